@@ -17,10 +17,10 @@ use super::supplicant::Way;
 use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, legible};
 
 impl CardState {
-    /// All channels are scanned, now.
-    pub(super) fn look_everywhere(&mut self) {
+    /// All channels are scanned then.
+    pub(super) fn look_everywhere(&mut self, at: Clock) {
         self.is_all_due = true;
-        self.scan_at = Clock::now();
+        self.scan_at = at;
     }
 }
 
@@ -72,8 +72,7 @@ impl Keeper {
         let chosen = state.planner.choose(&room, &taken, now);
         if !chosen.is_empty() && state.scanning.is_some() {
             // Joining ends it.
-            state.look_everywhere();
-            state.scan_at += REST_OF_SCAN;
+            state.look_everywhere(Clock::now() + REST_OF_SCAN);
         }
         if self
             .start_slots(wireless, number, &others, (&chosen, &taken))
@@ -158,7 +157,7 @@ impl Keeper {
             tracing::info!(network = shown.name, ssid, "lost");
             state.planner.handle_failed(shown.joins.bssid, now);
         }
-        state.look_everywhere();
+        state.look_everywhere(Clock::now());
         self.end_slots(card).await;
         Ok(false)
     }
@@ -419,10 +418,7 @@ impl Keeper {
             // Another may have been asked for meanwhile.
             Some(next) if !state.is_all_due => state.scan_at = next,
             Some(_) => {}
-            None => {
-                state.is_all_due = true;
-                state.scan_at = Clock::now() + SCAN_AGAIN;
-            }
+            None => state.look_everywhere(Clock::now() + SCAN_AGAIN),
         }
         false
     }
@@ -476,7 +472,7 @@ const FIRST_OF_6_GHZ: u32 = 5945;
 const HEAR_EVERY: Duration = Duration::from_secs(2);
 /// The longest pause between scans, and the one of a card whose only channel it hears anyway.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// How much of the time a card scans that has joined nothing: what Juggler's did (section 5.3).
+/// How much of the time a card scans that has joined nothing: as much as Juggler's (section 6.1).
 const SHARE_WHILE_OUT: f64 = 0.1;
 /// Shares below it make pauses longer than that.
 const LEAST_SHARE: f64 = 1e-3;

@@ -491,7 +491,7 @@ impl Keeper {
                 State::Lost { since } if since.elapsed() > BACK_WITHIN => {
                     tracing::info!(network = name, ssid, bssid = written(heard.bssid), "lost");
                     state.planner.handle_failed(heard.bssid, now);
-                    state.look_everywhere();
+                    state.look_everywhere(Clock::now());
                     lost.push(name.clone());
                 }
                 State::Joining { .. } | State::Lost { .. } => {}

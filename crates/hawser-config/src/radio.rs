@@ -69,7 +69,7 @@ impl RadioConfig {
 const DEFAULT_SLOT: Duration = Duration::from_millis(40);
 
 /// A network that appears on a likely channel is found within half a minute; a call over the card
-/// has a gap of one channel's scan (some 60 ms) each 3 s. Juggler gives it 10 % (section 5.3).
+/// has a gap of one channel's scan (some 60 ms) each 3 s. Juggler gives it 10 % (section 6.1).
 const DEFAULT_SCAN: f64 = 0.02;
 
 /// A Wi-Fi network that may be joined.

@@ -231,14 +231,9 @@ fn plot(title: &str, y: Axis, curves: Vec<JoinedCurve>) -> JoinedPlot {
 
 /// One value for each [`BIN`].
 fn curve(name: &str, values: impl Iterator<Item = f64>) -> JoinedCurve {
-    let only = |value| Spread {
-        median: value,
-        min: value,
-        max: value,
-    };
     let points = values
         .enumerate()
-        .map(|(n, value)| ((n as f64 + 0.5) * BIN.as_secs_f64(), only(value)));
+        .map(|(n, value)| ((n as f64 + 0.5) * BIN.as_secs_f64(), Spread::only(value)));
     JoinedCurve {
         name: name.to_owned(),
         points: points.collect(),

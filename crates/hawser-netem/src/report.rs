@@ -453,6 +453,16 @@ pub struct Spread {
 }
 
 impl Spread {
+    /// Of one value.
+    #[must_use]
+    pub const fn only(value: f64) -> Self {
+        Self {
+            median: value,
+            min: value,
+            max: value,
+        }
+    }
+
     /// Of these values; `None` when there are none.
     #[must_use]
     pub fn of(mut values: Vec<f64>) -> Option<Self> {
@@ -612,7 +622,9 @@ fn finding_line(finding: &Finding) -> Option<String> {
     }
 }
 
-fn percents(shares: &[f64]) -> String {
+/// Shares for a person, in percent.
+#[must_use]
+pub fn percents(shares: &[f64]) -> String {
     let shares = shares.iter().map(|share| format!("{:.2}", share * 100.0));
     shares.collect::<Vec<_>>().join(", ")
 }

@@ -5,7 +5,7 @@
 //! read from a file, or a model of that. [`Video`] sends a film, in a simulator or by a socket, and
 //! says in the end which pictures were there in time with all that they build on.
 
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Bytes, Duration, Instant, Rate};
 
 /// What the parts of a video are to each other, and so how a tunnel stripes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +82,19 @@ impl Film {
             return Err("no pictures".to_owned());
         }
         Ok(Self { interval, pictures })
+    }
+
+    /// How long it lasts.
+    #[must_use]
+    pub fn duration(&self) -> Duration {
+        self.interval * self.pictures.len() as u32
+    }
+
+    /// Its mean rate.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        let bytes = self.pictures.iter().map(|picture| u64::from(picture.bytes)).sum();
+        Rate::of(Bytes(bytes), self.duration()).unwrap_or(Rate::ZERO)
     }
 
     /// The text that [`parse`](Self::parse) reads.

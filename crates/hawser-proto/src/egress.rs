@@ -610,7 +610,7 @@ impl<B: Copy> Egress<B> {
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
         // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no
         // harm, and one that a dying path swallowed may be the last. A picture is shown some time
-        // after it was sent, others build on it, and receivers of RTP drop copies (RFC 3550).
+        // after it was sent, others build on it, and RTP tells copies by their numbers (RFC 3550).
         let is_wanted = !unordered || run.order_free || class == Class::Layered;
         if let Some(time) = self.keeping.filter(|_| is_wanted) {
             let parcel = Parcel {

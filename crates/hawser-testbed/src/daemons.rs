@@ -413,11 +413,7 @@ fn schedulers(scenario: &Scenario) -> BTreeMap<Class, &str> {
 
 /// How both ends know the layers of streams.
 fn layer_config(scenario: &Scenario) -> String {
-    let layers = scenario.workloads.iter().map(|workload| match workload {
-        Workload::Udp { layers, .. } => *layers,
-        Workload::Video { coding, .. } => coding.layers(),
-        Workload::Tcp { .. } | Workload::Quic { .. } | Workload::Ping { .. } | Workload::Http { .. } => 0,
-    });
+    let layers = scenario.workloads.iter().map(Workload::layers);
     let rule = |layer| {
         format!(
             "\n[[layer]]\ndscp = \"{}\"\nlayer = {layer}\n",

@@ -19,7 +19,7 @@ use hawser_netem::scenario::{Direction, Scenario, Via, Workload};
 use hawser_sim::run::{self, Watch};
 use hawser_terminal::{refuse, say, show};
 use hawser_testbed::{Options, read_scenario};
-use hawser_units::{Duration, Rate};
+use hawser_units::Duration;
 use hawser_wire::data::Class;
 use serde::Serialize;
 
@@ -44,7 +44,7 @@ pub(crate) struct VideoArgs {
     #[arg(long, value_name = "FILE")]
     input: Option<PathBuf>,
     /// How much of it is sent, seconds.
-    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=600))]
+    #[arg(long, value_name = "S", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=60))]
     seconds: u32,
     /// Mean rate of the encoded video, kbit/s.
     #[arg(long, value_name = "KBPS", default_value_t = 500, value_parser = clap::value_parser!(u32).range(50..=50_000))]
@@ -173,16 +173,14 @@ fn is_scheduler(name: &str) -> bool {
 fn carrying(scenario: &Scenario, coded: &Coded, scheduler: &str) -> Scenario {
     let mut scenario = scenario.clone();
     let film = &coded.film;
-    let lasts = film.interval * film.pictures.len() as u32;
-    let bytes: u64 = film.pictures.iter().map(|picture| u64::from(picture.bytes)).sum();
     scenario.workloads = vec![Workload::Video {
         direction: Direction::Down,
-        rate: Rate::from_bps((bytes as f64 * 8.0 / lasts.as_secs_f64()) as u64),
+        rate: film.rate(),
         coding: coded.way.coding(),
         film: Some(Arc::new(film.clone())),
     }];
     scenario.beside.clear();
-    scenario.duration = lasts + LAST_PICTURES;
+    scenario.duration = film.duration() + LAST_PICTURES;
     scenario.schedulers.retain(|(class, _)| *class != Class::Layered);
     scenario.schedulers.push((Class::Layered, scheduler.to_owned()));
     scenario
@@ -207,10 +205,11 @@ const POOL: &str = include_str!("../../../../scenarios/video-pool.toml");
 const LAST_PICTURES: Duration = Duration::from_secs(1);
 
 const HELP: &str = "\
-Three codings, each striped by the scheduler that knows what its parts are worth, and by others: temporal layers (VP9,
-layer-priority), I, P and B pictures (H.264, layer-priority), two descriptions (VP9, independent-path). A picture that is
-not there with all that it builds on within 400 ms is not shown; the one before stays. Needs ffmpeg with libvpx and
-libx264 (on Debian: apt-get install ffmpeg).
+Three codings, each striped by the scheduler that knows what its parts are worth, and by others:
+temporal layers (VP9, layer-priority), I, P and B pictures (H.264, layer-priority), two descriptions
+(VP9, independent-path). A picture that is not there with all that it builds on within 400 ms is not
+shown; the one before stays. Needs ffmpeg with libvpx and libx264 (on Debian: apt-get install
+ffmpeg).
 
   sudo hawser-lab video
   hawser-lab video --sim --runs 8

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use hawser_experiments::reproduce::{Axis, JoinedCurve, JoinedPlot, Unit, escape, page};
-use hawser_netem::report::Spread;
+use hawser_netem::report::{Spread, percents};
 
 use super::Row;
 use super::coded::Way;
@@ -28,19 +28,10 @@ pub(super) fn to_text(rows: &[Row]) -> String {
             row.score.frozen * 100.0,
             row.score.longest_ms,
             row.score.psnr_db,
-            lost(row)
+            percents(&row.score.layer_loss)
         );
     }
     text
-}
-
-fn lost(row: &Row) -> String {
-    let shares = row
-        .score
-        .layer_loss
-        .iter()
-        .map(|share| format!("{:.1}", share * 100.0));
-    shares.collect::<Vec<_>>().join(", ")
 }
 
 /// The page; its pictures are files beside it.
@@ -64,7 +55,7 @@ pub(super) fn write(rows: &[Row], networks: &str, how: &str) -> String {
                 row.score.frozen * 100.0,
                 row.score.longest_ms,
                 row.score.psnr_db,
-                lost(row),
+                percents(&row.score.layer_loss),
                 picture_name(row.way, &row.scheduler)
             );
         }
@@ -79,12 +70,7 @@ pub(super) fn write(rows: &[Row], networks: &str, how: &str) -> String {
 
 fn over_time(rows: &[&Row]) -> JoinedPlot {
     let curve = |row: &&Row| {
-        let alone = |value: f64| Spread {
-            median: value,
-            min: value,
-            max: value,
-        };
-        let point = |(index, db): (usize, &f64)| (index as f64 / f64::from(RATE), alone(*db));
+        let point = |(index, db): (usize, &f64)| (index as f64 / f64::from(RATE), Spread::only(*db));
         JoinedCurve {
             name: row.scheduler.clone(),
             points: row.score.each_db.iter().enumerate().map(point).collect(),

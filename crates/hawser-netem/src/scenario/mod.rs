@@ -192,6 +192,16 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// How many layers its packets are marked as; 0 where they have no marks.
+    #[must_use]
+    pub const fn layers(&self) -> u8 {
+        match self {
+            Self::Udp { layers, .. } => *layers,
+            Self::Video { coding, .. } => coding.layers(),
+            Self::Tcp { .. } | Self::Quic { .. } | Self::Ping { .. } | Self::Http { .. } => 0,
+        }
+    }
+
     /// What sends the video of this workload from `start` until `end`; `None` where it is none.
     #[must_use]
     pub fn video(&self, (start, end): (Instant, Instant)) -> Option<Video> {

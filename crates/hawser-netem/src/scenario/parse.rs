@@ -633,11 +633,9 @@ impl Reader<'_> {
                     return Err(self.invalid(Some(span), problem));
                 }
                 let film = self.film(&pictures, interval, coding, span)?;
-                let bytes: u64 = film.pictures.iter().map(|picture| u64::from(picture.bytes)).sum();
-                let lasts = interval.as_secs_f64() * film.pictures.len() as f64;
                 Ok(Workload::Video {
                     direction,
-                    rate: Rate::from_bps((bytes as f64 * 8.0 / lasts) as u64),
+                    rate: film.rate(),
                     coding,
                     film: Some(Arc::new(film)),
                 })

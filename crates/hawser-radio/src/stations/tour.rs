@@ -2,7 +2,7 @@
 //!
 //! To listen on all channels in one go takes such a card away from its access points again and
 //! again for some seconds. [`Tour`] names one channel at a time instead (the scanning slot of
-//! Juggler, section 3.4). Every second one is a channel where a known network is likely to appear:
+//! Juggler, section 3.3). Every second one is a channel where a known network is likely to appear:
 //! where one has been heard before, and the three of 2.4 GHz that do not overlap.
 
 use std::collections::BTreeSet;
@@ -39,8 +39,7 @@ impl Tour {
     }
 }
 
-/// Channels 1, 6 and 11: the ones that do not overlap where channels up to 11 are allowed (IEEE
-/// 802.11, clause 15.4.4.3), MHz.
+/// Channels 1, 6 and 11, which are 25 MHz apart and do not overlap, MHz.
 const APART: [u32; 3] = [2412, 2437, 2462];
 
 #[cfg(test)]

@@ -632,23 +632,13 @@ pub(super) struct Layering {
 impl Layering {
     /// Of a workload whose packets are of layers.
     pub(super) fn of(workload: &Workload) -> Option<Self> {
-        match workload {
-            Workload::Video { coding, .. } => Some(Self {
-                layers: coding.layers(),
-                scheduler: coding.scheduler(),
-            }),
-            Workload::Udp {
-                layers: layers @ 1.., ..
-            } => Some(Self {
-                layers: *layers,
-                scheduler: default_of(Class::Layered),
-            }),
-            Workload::Udp { .. }
-            | Workload::Tcp { .. }
-            | Workload::Quic { .. }
-            | Workload::Ping { .. }
-            | Workload::Http { .. } => None,
-        }
+        let scheduler = if let Workload::Video { coding, .. } = workload {
+            coding.scheduler()
+        } else {
+            default_of(Class::Layered)
+        };
+        let layers = workload.layers();
+        (layers > 0).then_some(Self { layers, scheduler })
     }
 
     /// Lets packets be known by their code points, and striped as suits them.

@@ -20,7 +20,7 @@ pub(super) fn start(context: Context, size: Bytes) -> anyhow::Result<Threads> {
     let period = context.period.clone();
     let server = spawn(&namespace, "http-server", move || {
         serve(&listener, &|| period.is_over())?;
-        Ok(0)
+        Ok(())
     })?;
     let namespace = context.client.clone();
     let client = spawn(&namespace, "http-client", move || download(&context, size))?;

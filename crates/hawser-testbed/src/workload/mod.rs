@@ -3,6 +3,7 @@
 //! Every workload has a server side and a client side, each on threads in its own namespace. All of
 //! them stop at the end of the run by themselves, at most [`TIMEOUT`] late.
 
+mod datagrams;
 pub(crate) mod http;
 mod ping;
 mod quic;
@@ -88,7 +89,7 @@ pub(crate) struct Running {
     pub(crate) recorder: Arc<Recorder>,
     label: String,
     client: JoinHandle<anyhow::Result<Finding>>,
-    server: JoinHandle<anyhow::Result<u64>>,
+    server: JoinHandle<anyhow::Result<()>>,
 }
 
 /// Starts workload `index`; traffic flows from `period.start` on.
@@ -127,15 +128,16 @@ pub(crate) fn start(
                 gap: rate.time_for(*size),
                 size: *size,
                 layers: *layers,
+                asked_for: 0,
             };
-            ("udp", udp::start(context, *direction, stream)?)
+            ("udp", datagrams::start(context, *direction, stream)?)
         }
         Workload::Ping { interval } => ("ping", ping::start(context, *interval)?),
         Workload::Http { size } => ("http", http::start(context, *size)?),
         Workload::Video { direction, .. } => {
             let video = workload.video((period.start, period.end));
             let video = video.context("a video without pictures")?;
-            ("video", video::start(context, *direction, video)?)
+            ("video", datagrams::start(context, *direction, video)?)
         }
     };
     Ok(Running {
@@ -180,25 +182,15 @@ impl Running {
         let panicked = |_| anyhow!("{}: a thread panicked", self.label);
         let client = self.client.join().map_err(panicked)?;
         let server = self.server.join().map_err(panicked)?;
-        let mut finding = client.with_context(|| self.label.clone())?;
-        let sent = server.with_context(|| format!("{}, server side", self.label))?;
-        if let Finding::Udp {
-            sent: 0,
-            layer_loss,
-            arrivals,
-            ..
-        } = finding
-        {
-            // The receiver does not know what was sent; it knows the layers.
-            finding = Finding::of_datagrams(sent, arrivals, layer_loss.len() as u8);
-        }
+        let finding = client.with_context(|| self.label.clone())?;
+        server.with_context(|| format!("{}, server side", self.label))?;
         Ok(finding)
     }
 }
 
 type Threads = (
     JoinHandle<anyhow::Result<Finding>>,
-    JoinHandle<anyhow::Result<u64>>,
+    JoinHandle<anyhow::Result<()>>,
 );
 
 /// Starts a thread inside a namespace.

@@ -28,20 +28,18 @@ pub(super) fn start(context: Context, interval: Duration) -> anyhow::Result<Thre
     Ok((client, server))
 }
 
-fn answer(context: &Context, socket: &UdpSocket) -> anyhow::Result<u64> {
+fn answer(context: &Context, socket: &UdpSocket) -> anyhow::Result<()> {
     let mut buffer = [0u8; 128];
-    let mut answered = 0;
     while !context.period.is_over() {
         match socket.recv_from(&mut buffer) {
             Ok((length, from)) => {
                 let _ = socket.send_to(&buffer[..length], from);
-                answered += 1;
             }
             Err(error) if is_timeout(&error) => {}
             Err(error) => return Err(error).context("cannot receive"),
         }
     }
-    Ok(answered)
+    Ok(())
 }
 
 fn ask(context: &Context, socket: &UdpSocket, interval: Duration) -> anyhow::Result<Finding> {

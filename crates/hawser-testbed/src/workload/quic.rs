@@ -39,7 +39,7 @@ pub(super) fn start(context: Context, direction: Direction, streams: u32) -> any
         block_on(async {
             let endpoint = endpoint(socket, Some(server_config))?;
             accept(&at_server, &endpoint, direction).await;
-            Ok(0)
+            Ok(())
         })
     })?;
     let namespace = context.client.clone();

@@ -46,7 +46,7 @@ fn listen(context: &Context, streams: u32, congestion: &str) -> anyhow::Result<S
     Ok(listener)
 }
 
-fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u32) -> anyhow::Result<u64> {
+fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u32) -> anyhow::Result<()> {
     std::thread::scope(|scope| {
         let mut accepted = 0;
         while (accepted < streams || context.is_reopened) && !context.period.is_over() {
@@ -62,7 +62,7 @@ fn accept(context: &Context, listener: &Socket, direction: Direction, streams: u
                 Err(error) => return Err(error).context("cannot accept"),
             }
         }
-        Ok(0)
+        Ok(())
     })
 }
 

@@ -193,8 +193,8 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     let (again, unneeded) = (after.again - before.again, after.unneeded - before.unneeded);
     let said = format!("of {all} segments {again} were sent again, {unneeded} without need");
     println!("{said}");
-    // What order costs is what is sent again without need. A queue that a busy machine lets overflow
-    // costs what it drops: a packet of up to 45 segments at once.
+    // What order costs is what is sent again without need. A queue that a busy machine lets
+    // overflow costs what it drops: a packet of up to 45 segments at once.
     assert!(unneeded * 1000 <= all, "{said}");
     assert!(again * 100 <= all, "{said}");
     world.cut("eth1");
