@@ -37,7 +37,8 @@ impl<'a> Cables<'a> {
         let every = 100 / LOST;
         let mut nft = world.inside("h", "nft");
         nft.arg(format!(
-            "table inet cables {{\n{counters}chain in {{\ntype filter hook prerouting priority -400;\n{rules}\
+            "table inet cables {{\n{counters}chain in {{\ntype filter hook prerouting priority -400;\n{rules}}}\n\
+             chain losing {{\ntype filter hook prerouting priority -399;\n\
              iifname fiber udp dport 4430 numgen inc mod {every} 0 drop\n}}\n}}"
         ));
         good(nft);
@@ -48,6 +49,14 @@ impl<'a> Cables<'a> {
             good(ethtool);
         }
         Self(world)
+    }
+
+    /// `fiber` loses nothing more, so that nothing is sent again: a packet that is sent again takes
+    /// the path on which it arrives first.
+    fn lose_no_more(&self) {
+        let mut nft = self.0.inside("h", "nft");
+        nft.args(["flush", "chain", "inet", "cables", "losing"]);
+        good(nft);
     }
 
     /// Packets since the last call, by payload: over `fiber`, over `lte`.
@@ -160,8 +169,9 @@ fn packets_of_a_layer_go_the_way_that_the_configuration_says() {
     );
 
     // Another scheduler for the same layers, at once: a path for each.
-    cables.carried(UPPER);
     configure("independent-path");
+    cables.lose_no_more();
+    cables.carried(UPPER);
     stream.send();
     let (base, upper) = (cables.carried(BASE), cables.carried(UPPER));
     assert!(base.1 >= 195 && base.0 <= 5, "the base: {base:?}");
