@@ -34,6 +34,9 @@ const REPLACE_AMONG: usize = 64;
 const BULK_AFTER: u64 = 256 * 1024;
 /// Bytes a flow may send in its turn.
 const QUANTUM: i64 = 3_000;
+/// Packets of a layered stream that are looked at to find one whose layer may go: more than a
+/// picture at 10 Mbit/s has.
+const LAYERED_LOOKED_AT: usize = 64;
 /// CoDel's interval beyond the round trip.
 const INTERVAL: Duration = Duration::from_millis(100);
 
@@ -404,6 +407,23 @@ impl<B: Copy> Flows<B> {
         queue.get(at).copied()
     }
 
+    /// Makes the next packet of a layer not in `waiting` (bit i is layer i) the head of its flow:
+    /// the layers of a stream are sub-flows, and one that waits for its paths holds no other up.
+    /// Returns whether there is one among the first [`LAYERED_LOOKED_AT`] that wait.
+    pub fn bring_forward(&mut self, slot: u16, waiting: u64) -> bool {
+        let Some(flow) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
+            return false;
+        };
+        let waits = |run: &Run<B>| run.layer.is_none_or(|layer| waiting & layer_bit(layer) != 0);
+        let mut behind = flow.queue.iter().take(LAYERED_LOOKED_AT);
+        let found = behind.position(|run| !waits(run));
+        let run = found.and_then(|at| flow.queue.remove(at));
+        if let Some(run) = run {
+            flow.queue.push_front(run);
+        }
+        found.is_some()
+    }
+
     /// Throws away or marks the head of a flow if it has waited too long and is not to be spared.
     /// Returns a buffer to free, if that was its last segment, and whether anything was dropped.
     pub fn police(
@@ -561,6 +581,12 @@ impl<B: Copy> Flows<B> {
             self.rest.push_back(slot);
         }
     }
+}
+
+/// The bit of a layer in a set of them; those beyond the 63rd share one.
+#[must_use]
+pub fn layer_bit(Layer(layer): Layer) -> u64 {
+    1 << layer.min(63)
 }
 
 /// Bytes of the packets of a run that are left.

@@ -5,6 +5,7 @@ use hawser_wire::data::{Class, FRAMING};
 
 use super::preferring::in_use;
 use super::{Egress, SPARSE};
+use crate::flow::{Flow, layer_bit};
 use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{Choice, Demand, PathView};
 
@@ -94,7 +95,27 @@ impl<B: Copy> Egress<B> {
         rate.bytes_in(time).0.clamp(QUEUE_MIN, QUEUE_MAX)
     }
 
+    /// What becomes of the head of a flow, or, where that waits and is of a layered stream, of the
+    /// next packet of another layer, which is the head then.
     pub(super) fn choose(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
+        let mut layers = 0;
+        let mut earliest = Instant::FAR_FUTURE;
+        loop {
+            let head = self.flows.get(slot).and_then(Flow::head);
+            let layer = head.and_then(|run| run.layer);
+            let decision = self.choose_for_head(slot, target, now);
+            let (Decision::Wait(until), Some(layer)) = (&decision, layer) else {
+                return decision;
+            };
+            earliest = earliest.min(*until);
+            layers |= layer_bit(layer);
+            if !self.flows.bring_forward(slot, layers) {
+                return Decision::Wait(earliest);
+            }
+        }
+    }
+
+    fn choose_for_head(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
         let Some(flow) = self.flows.get(slot) else {
             return Decision::Again;
         };

@@ -5,6 +5,7 @@ use hawser_wire::offload::{Offload, Segmenter};
 use super::*;
 use crate::flow::Run;
 use crate::path;
+use crate::scheduler::{Choice, Demand, PathView, Scheduler};
 
 /// An open path whose first probes are on their way.
 fn client(start: Instant) -> Egress<u32> {
@@ -376,4 +377,54 @@ fn what_waits_too_long_goes_by_a_timer_and_the_oldest_is_shed_first() {
     }
     assert_eq!(egress.counters().expired, 47);
     assert_eq!((egress.flows().backlog(), egress.shed(now)), (0, None));
+}
+
+/// Keeps every base layer waiting.
+#[derive(Debug)]
+struct UpperOnly;
+
+impl Scheduler for UpperOnly {
+    fn name(&self) -> &'static str {
+        "upper-only"
+    }
+
+    fn choose(&mut self, demand: &Demand, _: &[PathView], now: Instant) -> Choice {
+        match demand.layer {
+            Some(layer::Layer(0)) => Choice::Wait(now + Duration::from_millis(3)),
+            _ => Choice::Send { path: 0, packets: 1 },
+        }
+    }
+}
+
+#[test]
+fn a_layer_whose_paths_are_busy_holds_no_other_up() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    let mut egress = active(start, now);
+    egress.schedulers[Class::Layered as usize] = Box::new(UpperOnly);
+    let rule = |dscp, layer| layer::Rule {
+        pattern: layer::Pattern {
+            dscp: Some(dscp),
+            ..layer::Pattern::default()
+        },
+        reading: layer::Reading::Fixed(layer::Layer(layer)),
+    };
+    egress.set_layer_rules(vec![rule(34, 0), rule(36, 1)]);
+    for (buffer, dscp) in [34, 34, 36, 34, 36].into_iter().enumerate() {
+        let mut packet = segment(0, 100);
+        packet[1] = dscp << 2;
+        packet[9] = protocol::UDP;
+        packet[24..26].copy_from_slice(&120_u16.to_be_bytes());
+        egress
+            .enqueue(&mut packet, Offload::default(), buffer as u32, now)
+            .expect("there is room");
+    }
+    let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now))
+        .filter_map(|transmit| match transmit.body {
+            Body::Packets { run, .. } => Some(run.buffer),
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+        })
+        .collect();
+    assert_eq!(sent, [2, 4]);
+    assert_eq!(egress.poll_timeout(now), now + Duration::from_millis(3));
 }

@@ -408,3 +408,41 @@ fn a_waiting_flow_is_never_swept() {
     flows.sweep(false, BEGIN + IDLE * 10);
     assert_eq!(flows.drain(), [0]);
 }
+
+#[test]
+fn a_layer_that_waits_lets_the_others_pass_in_their_order() {
+    let mut flows = flows();
+    let stream = summary(protocol::UDP, 1, 5004, 0);
+    for (buffer, layer) in [0, 0, 1, 2, 1].into_iter().enumerate() {
+        let run = Run {
+            layer: Some(Layer(layer)),
+            order_free: true,
+            ..run(buffer as u32, 1, BEGIN)
+        };
+        flows.enqueue(&stream, run, LIMIT, BEGIN).expect("there is room");
+    }
+    let slot = flows.turn(0).expect("it waits");
+    let head = |flows: &Flows<u32>| flows.get(slot).and_then(Flow::head).expect("one").buffer;
+    let backlog = flows.backlog();
+    assert!(flows.bring_forward(slot, layer_bit(Layer(0))));
+    assert_eq!(head(&flows), 2);
+    assert!(flows.bring_forward(slot, layer_bit(Layer(0)) | layer_bit(Layer(1))));
+    assert_eq!(head(&flows), 3);
+    assert!(!flows.bring_forward(slot, 0b111));
+    assert_eq!(flows.backlog(), backlog);
+    let order: Vec<u32> = (0..5).filter_map(|_| flows.skip(slot, 1)).collect();
+    assert_eq!(order, [3, 2, 0, 1, 4]);
+}
+
+#[test]
+fn packets_without_a_layer_pass_nothing() {
+    let mut flows = flows();
+    flows
+        .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
+        .expect("there is room");
+    flows
+        .enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN)
+        .expect("there is room");
+    let slot = flows.turn(0).expect("it waits");
+    assert!(!flows.bring_forward(slot, 0));
+}

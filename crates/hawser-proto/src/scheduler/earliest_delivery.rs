@@ -123,7 +123,8 @@ fn start(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     paced.max(now + report)
 }
 
-fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
+/// When a packet arrives that goes as soon as the path may send.
+pub(super) fn arrival(path: &PathView, demand: &Demand, now: Instant) -> Instant {
     start(path, demand, now) + path.delay + path.transmission(InnerBytes(demand.len.into()))
 }
 
@@ -265,6 +266,11 @@ mod tests {
         };
         assert_eq!(taken(50, &paths), 0, "a packet is lost in most round trips");
         assert_eq!(taken(0, &paths), 1, "little is under way: hardly one is lost");
+        assert_eq!(
+            taken(1, &paths),
+            1,
+            "a tenth of the round trips lose one: 8 ms for 10"
+        );
         paths[1].loss = 0.0;
         assert_eq!(taken(50, &paths), 1);
         // What the steady path cannot carry at once waits for it, until it could not carry it all.
@@ -305,6 +311,20 @@ mod tests {
             choose(&paths, backlog(200)),
             Choice::Send { path: 1, .. }
         ));
+    }
+
+    #[test]
+    fn a_path_that_may_send_later_than_another_delivers_is_not_waited_for() {
+        let mut paths = busy_fast_path();
+        paths[0].ready_at = Instant::from_nanos(30_000_000);
+        assert!(matches!(choose(&paths, backlog(1)), Choice::Send { path: 1, .. }));
+        // A closed window opens with the next report, after a packet's time of 0.6 ms.
+        let mut paths = [open(1, 20, 5), open(2, 20, 5)];
+        paths[0].window = InnerBytes(0);
+        paths[1].delay += Duration::from_micros(300);
+        assert!(matches!(choose(&paths, backlog(1)), Choice::Send { path: 1, .. }));
+        paths[1].delay += Duration::from_micros(600);
+        assert!(matches!(choose(&paths, backlog(1)), Choice::Wait(_)));
     }
 
     #[test]

@@ -37,15 +37,15 @@ impl IndependentPath {
             .count()
     }
 
+    /// Where a description goes; all places are among `paths`.
     fn place(&mut self, flow: u16, layer: Layer, paths: &[PathView]) -> Option<PathId> {
         let best = paths.iter().min_by(|a, b| {
             let crowds = self.crowd(flow, layer, a.id).cmp(&self.crowd(flow, layer, b.id));
             crowds.then(a.loss.total_cmp(&b.loss)).then(a.id.cmp(&b.id))
         })?;
         let least = self.crowd(flow, layer, best.id);
-        let kept = self.places.get(&(flow, layer)).copied().filter(|&place| {
-            paths.iter().any(|path| path.id == place) && self.crowd(flow, layer, place) <= least
-        });
+        let kept = self.places.get(&(flow, layer)).copied();
+        let kept = kept.filter(|&place| self.crowd(flow, layer, place) <= least);
         let place = kept.unwrap_or(best.id);
         self.places.insert((flow, layer), place);
         Some(place)

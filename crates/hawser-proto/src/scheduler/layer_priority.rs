@@ -13,8 +13,12 @@
 //!     has its layer shares? -- no, and there is no room for it --> drop
 //!               | yes
 //!               v
-//!     surplus round robin over its shares -- none of them ready --> wait
+//!     surplus round robin over its shares -- none of them ready --> wait, or another path that is
+//!                                                                   ready and delivers sooner
 //! ```
+//!
+//! A picture is a burst, and a share is of the mean rate: while the burst waits, paths that nothing
+//! goes over would be idle.
 //!
 //! Failure: a path that goes is not among the views any more, and the next packet finds a new plan.
 //! Nothing is sent again here.
@@ -24,6 +28,7 @@ use std::collections::BTreeMap;
 use hawser_units::{Bytes, Duration, Instant, PathId, PredictedRate, Rate};
 use hawser_wire::layer::Layer;
 
+use super::earliest_delivery::arrival;
 use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
@@ -172,6 +177,11 @@ fn observed(observer: &mut Observer, now: Instant) -> Need {
     }
 }
 
+/// When a packet is there, with what the path loses counted in.
+fn expected(path: &PathView, demand: &Demand, now: Instant) -> Instant {
+    arrival(path, demand, now) + path.retransmitted_after.mul_f64(path.loss)
+}
+
 impl Scheduler for LayerPriority {
     fn name(&self) -> &'static str {
         "layer-priority"
@@ -224,7 +234,29 @@ impl Scheduler for LayerPriority {
                 let path = paths.iter().position(|path| path.id == id).unwrap_or_default();
                 Choice::Send { path, packets: 1 }
             }
-            other @ (Choice::Duplicate(_) | Choice::Drop | Choice::Wait(_)) => other,
+            Choice::Wait(until) => {
+                let own = |path: &&PathView| self.scratch.iter().any(|own| own.id == path.id);
+                let soonest = paths
+                    .iter()
+                    .filter(own)
+                    .map(|path| expected(path, demand, now))
+                    .min();
+                let idle = paths
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, path)| path.is_ready(now))
+                    .map(|(at, path)| (expected(path, demand, now), at))
+                    .min()
+                    .filter(|&(arrival, _)| soonest.is_none_or(|soonest| arrival < soonest));
+                match idle {
+                    Some((_, path)) => {
+                        subflow.observer.handle_packet(u64::from(demand.len), now);
+                        Choice::Send { path, packets: 1 }
+                    }
+                    None => Choice::Wait(until),
+                }
+            }
+            other @ (Choice::Duplicate(_) | Choice::Drop) => other,
         }
     }
 }
@@ -368,20 +400,43 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_its_own_paths() {
+    fn a_layer_waits_for_its_own_paths_until_another_would_deliver_sooner() {
         let mut scheduler = LayerPriority::with_needs(vec![need(15); 2], Remainder::LastResort);
         let mut paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
         scheduler.choose(&packet(0), &paths, at(0));
         scheduler.choose(&packet(1), &paths, at(0));
-        paths[0].window = InnerBytes(0);
-        assert!(matches!(
-            scheduler.choose(&packet(0), &paths, at(1)),
-            Choice::Wait(_)
-        ));
+        paths[0].ready_at = at(6);
+        paths[1].delay += Duration::from_millis(10);
+        assert_eq!(scheduler.choose(&packet(0), &paths, at(1)), Choice::Wait(at(6)));
         assert_eq!(
             scheduler.choose(&packet(1), &paths, at(1)),
             Choice::Send { path: 1, packets: 1 }
         );
+        paths[0].ready_at = at(12);
+        assert_eq!(chosen(scheduler.choose(&packet(0), &paths, at(1))), 1);
+        // One in ten is there 50 ms later: 5 ms in the mean.
+        paths[1].retransmitted_after = Duration::from_millis(50);
+        assert_eq!(scheduler.choose(&packet(0), &paths, at(1)), Choice::Wait(at(12)));
+    }
+
+    #[test]
+    fn a_plan_is_made_anew_when_paths_change_and_after_a_while() {
+        let paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
+        let planned_at = |change: &dyn Fn(&mut Vec<PathView>), ms: u64| {
+            let mut scheduler = LayerPriority::new();
+            scheduler.choose(&packet(0), &paths, at(1_000));
+            let mut changed = paths.to_vec();
+            change(&mut changed);
+            scheduler.choose(&packet(0), &changed, at(ms));
+            scheduler.planned.expect("planned").at
+        };
+        assert_eq!(planned_at(&|_| (), 1_099), at(1_000));
+        assert_eq!(planned_at(&|_| (), 1_100), at(1_100));
+        assert_eq!(planned_at(&|paths| paths[1].loss = 0.1004, 1_001), at(1_000));
+        assert_eq!(planned_at(&|paths| paths[1].loss = 0.102, 1_001), at(1_001));
+        assert_eq!(planned_at(&|paths| paths.truncate(1), 1_001), at(1_001));
+        let faster = |paths: &mut Vec<PathView>| paths[1] = lossy(2, 22, 0.1);
+        assert_eq!(planned_at(&faster, 1_001), at(1_001));
     }
 
     #[test]
