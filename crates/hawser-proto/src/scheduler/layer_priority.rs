@@ -75,7 +75,10 @@ impl LayerPriority {
     /// With needs as observed, remainders shared.
     #[must_use]
     pub fn new() -> Self {
-        Self::default()
+        Self {
+            remainder: Remainder::LastResort,
+            ..Self::default()
+        }
     }
 
     /// With these needs for the layers of every flow, and no patience with those that do not fit.
@@ -388,6 +391,11 @@ mod tests {
             backlog: InnerBytes(20_000),
             ..packet(1)
         };
+        let few = Demand {
+            backlog: InnerBytes(LEAST_BACKLOG),
+            ..crowd
+        };
+        assert_eq!(chosen(scheduler.choose(&few, &paths, at(10_000))), 0);
         assert_eq!(scheduler.choose(&crowd, &paths, at(10_000)), Choice::Drop);
         let base = Demand {
             layer: Some(Layer(0)),

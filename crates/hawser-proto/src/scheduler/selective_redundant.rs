@@ -112,6 +112,8 @@ mod tests {
             choose(&with_loss([0.0, 0.02])),
             Choice::Send { path: 0, packets: 1 }
         );
+        let tolerated = Choice::Send { path: 0, packets: 1 };
+        assert_eq!(choose(&with_loss([TOLERATED, 0.0])), tolerated);
         assert_eq!(choose(&with_loss([0.02, 0.02, 0.0])), Choice::Duplicate(0b11));
         assert_eq!(choose(&with_loss([0.1, 0.1, 0.02])), Choice::Duplicate(0b111));
         assert_eq!(choose(&with_loss([0.3])), Choice::Send { path: 0, packets: 1 });

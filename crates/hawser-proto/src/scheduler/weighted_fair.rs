@@ -99,6 +99,14 @@ mod tests {
     }
 
     #[test]
+    fn the_first_of_equal_paths_begins() {
+        let paths = [open(1, 10, 5), open(2, 10, 5)];
+        let mut scheduler = WeightedFair::new();
+        let taken = [(); 4].map(|()| chosen(scheduler.choose(&demand(1000, 1), &paths, Instant::ZERO)));
+        assert_eq!(taken, [0, 1, 0, 1]);
+    }
+
+    #[test]
     fn interleaves_as_evenly_as_it_can() {
         let paths = [open(1, 30, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
