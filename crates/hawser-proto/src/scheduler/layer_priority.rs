@@ -17,9 +17,6 @@
 //!                                                                   ready and delivers sooner
 //! ```
 //!
-//! A picture is a burst, and a share is of the mean rate: while the burst waits, paths that nothing
-//! goes over would be idle.
-//!
 //! Failure: a path that goes is not among the views any more, and the next packet finds a new plan.
 //! Nothing is sent again here.
 
@@ -28,8 +25,7 @@ use std::collections::BTreeMap;
 use hawser_units::{Bytes, Duration, Instant, PathId, PredictedRate, Rate};
 use hawser_wire::layer::Layer;
 
-use super::earliest_delivery::arrival;
-use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
+use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, sooner, wait};
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
 
@@ -180,11 +176,6 @@ fn observed(observer: &mut Observer, now: Instant) -> Need {
     }
 }
 
-/// When a packet is there, with what the path loses counted in.
-fn expected(path: &PathView, demand: &Demand, now: Instant) -> Instant {
-    arrival(path, demand, now) + path.retransmitted_after.mul_f64(path.loss)
-}
-
 impl Scheduler for LayerPriority {
     fn name(&self) -> &'static str {
         "layer-priority"
@@ -238,26 +229,12 @@ impl Scheduler for LayerPriority {
                 Choice::Send { path, packets: 1 }
             }
             Choice::Wait(until) => {
-                let own = |path: &&PathView| self.scratch.iter().any(|own| own.id == path.id);
-                let soonest = paths
-                    .iter()
-                    .filter(own)
-                    .map(|path| expected(path, demand, now))
-                    .min();
-                let idle = paths
-                    .iter()
-                    .enumerate()
-                    .filter(|(_, path)| path.is_ready(now))
-                    .map(|(at, path)| (expected(path, demand, now), at))
-                    .min()
-                    .filter(|&(arrival, _)| soonest.is_none_or(|soonest| arrival < soonest));
-                match idle {
-                    Some((_, path)) => {
-                        subflow.observer.handle_packet(u64::from(demand.len), now);
-                        Choice::Send { path, packets: 1 }
-                    }
-                    None => Choice::Wait(until),
-                }
+                let is_own = |id| self.scratch.iter().any(|own| own.id == id);
+                let Some(path) = sooner(is_own, demand, paths, now) else {
+                    return Choice::Wait(until);
+                };
+                subflow.observer.handle_packet(u64::from(demand.len), now);
+                Choice::Send { path, packets: 1 }
             }
             other @ (Choice::Duplicate(_) | Choice::Drop) => other,
         }
