@@ -405,6 +405,18 @@ mod tests {
     }
 
     #[test]
+    fn a_layer_that_sends_nothing_for_three_seconds_gives_its_paths_back() {
+        let paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
+        let known = |ms| {
+            let mut scheduler = LayerPriority::new();
+            scheduler.choose(&packet(0), &paths, at(0));
+            scheduler.choose(&packet(1), &paths, at(ms));
+            scheduler.subflows.len()
+        };
+        assert_eq!((known(2_999), known(3_000)), (2, 1));
+    }
+
+    #[test]
     fn a_plan_is_made_anew_when_paths_change_and_after_a_while() {
         let paths = [lossy(1, 20, 0.0), lossy(2, 20, 0.1)];
         let planned_at = |change: &dyn Fn(&mut Vec<PathView>), ms: u64| {

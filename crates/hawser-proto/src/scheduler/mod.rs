@@ -46,7 +46,8 @@ pub use hawser_wire::control::SCHEDULERS as NAMES;
 pub const fn default_of(class: Class) -> &'static str {
     match class {
         Class::Realtime => "selective-redundant",
-        Class::Bulk | Class::Interactive | Class::Layered => "earliest-delivery",
+        Class::Bulk | Class::Interactive => "earliest-delivery",
+        Class::Layered => "layer-priority",
     }
 }
 
