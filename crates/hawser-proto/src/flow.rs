@@ -146,6 +146,20 @@ impl<B: Copy> Flow<B> {
     pub fn backlog(&self) -> u64 {
         self.backlog
     }
+
+    /// Those that may become the head.
+    fn looked_at(&self) -> impl Iterator<Item = &Run<B>> {
+        self.queue.iter().take(LAYERED_LOOKED_AT)
+    }
+
+    fn move_to_head(&mut self, at: Option<usize>) -> bool {
+        let run = at.and_then(|at| self.queue.remove(at));
+        let is_there = run.is_some();
+        if let Some(run) = run {
+            self.queue.push_front(run);
+        }
+        is_there
+    }
 }
 
 /// CoDel's memory of one queue.
@@ -409,19 +423,26 @@ impl<B: Copy> Flows<B> {
 
     /// Makes the next packet of a layer not in `waiting` (bit i is layer i) the head of its flow:
     /// the layers of a stream are sub-flows, and one that waits for its paths holds no other up.
-    /// Returns whether there is one among the first [`LAYERED_LOOKED_AT`] that wait.
+    /// Returns whether there is one among the first [`LAYERED_LOOKED_AT`], in a flow whose order is
+    /// free.
     pub fn bring_forward(&mut self, slot: u16, waiting: u64) -> bool {
-        let Some(flow) = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut) else {
-            return false;
-        };
         let waits = |run: &Run<B>| run.layer.is_none_or(|layer| waiting & layer_bit(layer) != 0);
-        let mut behind = flow.queue.iter().take(LAYERED_LOOKED_AT);
-        let found = behind.position(|run| !waits(run));
-        let run = found.and_then(|at| flow.queue.remove(at));
-        if let Some(run) = run {
-            flow.queue.push_front(run);
+        let flow = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        flow.filter(|flow| flow.unordered).is_some_and(|flow| {
+            let at = flow.looked_at().position(|run| !waits(run));
+            flow.move_to_head(at)
+        })
+    }
+
+    /// Makes the packet that came in first the head of its flow again: the head's age is that of
+    /// its queue.
+    pub fn bring_oldest_forward(&mut self, slot: u16) {
+        let flow = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut);
+        if let Some(flow) = flow {
+            let at = flow.looked_at().enumerate().min_by_key(|(_, run)| run.since);
+            let at = at.map(|(at, _)| at);
+            flow.move_to_head(at);
         }
-        found.is_some()
     }
 
     /// Throws away or marks the head of a flow if it has waited too long and is not to be spared.

@@ -110,6 +110,7 @@ impl<B: Copy> Egress<B> {
             earliest = earliest.min(*until);
             layers |= layer_bit(layer);
             if !self.flows.bring_forward(slot, layers) {
+                self.flows.bring_oldest_forward(slot);
                 return Decision::Wait(earliest);
             }
         }

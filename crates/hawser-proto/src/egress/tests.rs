@@ -426,5 +426,7 @@ fn a_layer_whose_paths_are_busy_holds_no_other_up() {
         })
         .collect();
     assert_eq!(sent, [2, 4]);
+    let oldest = egress.flows().iter().filter_map(|(_, flow)| flow.head()).next();
+    assert_eq!(oldest.map(|run| run.buffer), Some(0));
     assert_eq!(egress.poll_timeout(now), now + Duration::from_millis(3));
 }

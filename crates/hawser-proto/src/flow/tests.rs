@@ -416,8 +416,7 @@ fn a_layer_that_waits_lets_the_others_pass_in_their_order() {
     for (buffer, layer) in [0, 0, 1, 2, 1].into_iter().enumerate() {
         let run = Run {
             layer: Some(Layer(layer)),
-            order_free: true,
-            ..run(buffer as u32, 1, BEGIN)
+            ..run(buffer as u32, 1, BEGIN + MS * buffer as u32)
         };
         flows.enqueue(&stream, run, LIMIT, BEGIN).expect("there is room");
     }
@@ -430,19 +429,35 @@ fn a_layer_that_waits_lets_the_others_pass_in_their_order() {
     assert_eq!(head(&flows), 3);
     assert!(!flows.bring_forward(slot, 0b111));
     assert_eq!(flows.backlog(), backlog);
+    assert_eq!(flows.skip(slot, 1), Some(3));
+    flows.bring_oldest_forward(slot);
     let order: Vec<u32> = (0..5).filter_map(|_| flows.skip(slot, 1)).collect();
-    assert_eq!(order, [3, 2, 0, 1, 4]);
+    assert_eq!(order, [0, 2, 1, 4]);
+}
+
+#[test]
+fn a_layer_passes_no_other_where_the_order_matters() {
+    let mut flows = flows();
+    for layer in [0, 1] {
+        let run = Run {
+            layer: Some(Layer(layer)),
+            ..run(0, 1, BEGIN)
+        };
+        flows.enqueue(&tcp(1), run, LIMIT, BEGIN).expect("there is room");
+    }
+    let slot = flows.turn(0).expect("it waits");
+    assert!(!flows.bring_forward(slot, layer_bit(Layer(0))));
 }
 
 #[test]
 fn packets_without_a_layer_pass_nothing() {
     let mut flows = flows();
-    flows
-        .enqueue(&tcp(1), run(0, 1, BEGIN), LIMIT, BEGIN)
-        .expect("there is room");
-    flows
-        .enqueue(&tcp(1), run(1, 1, BEGIN), LIMIT, BEGIN)
-        .expect("there is room");
+    let stream = summary(protocol::UDP, 1, 5004, 0);
+    for buffer in [0, 1] {
+        flows
+            .enqueue(&stream, run(buffer, 1, BEGIN), LIMIT, BEGIN)
+            .expect("there is room");
+    }
     let slot = flows.turn(0).expect("it waits");
     assert!(!flows.bring_forward(slot, 0));
 }
