@@ -3,16 +3,15 @@ use std::collections::BTreeMap;
 use hawser_units::{Instant, PathId};
 use hawser_wire::layer::Layer;
 
-use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, sooner, wait};
+use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, wait};
 
 /// Gives each description of a stream a path of its own, so that one path's failure costs one
 /// description.
 ///
 /// A new description takes the most reliable path among those with the fewest descriptions of its
 /// flow, and stays there: moving it would make losses of different descriptions alike. It moves
-/// when its path goes, or when it shares a path while another has none. What its path has no time
-/// for takes another on which it is there sooner. Packets without a mark go in surplus round robin
-/// over all paths.
+/// when its path goes, or when it shares a path while another has none. Packets without a mark go
+/// in surplus round robin over all paths.
 ///
 /// Source: Piconet section III-D (independent-path striping).
 /// Cost: O(paths x descriptions of a flow) a packet; memory grows with the flows whose paths are
@@ -69,10 +68,10 @@ impl Scheduler for IndependentPath {
         };
         let path = paths.iter().position(|path| path.id == place).unwrap_or_default();
         if paths[path].is_ready(now) {
-            return Choice::Send { path, packets: 1 };
+            Choice::Send { path, packets: 1 }
+        } else {
+            wait(paths, now)
         }
-        let path = sooner(|id| id == place, demand, paths, now);
-        path.map_or_else(|| wait(paths, now), |path| Choice::Send { path, packets: 1 })
     }
 }
 
@@ -108,27 +107,6 @@ mod tests {
         assert_eq!(places(&mut scheduler, &paths, 3), [4, 2, 1]);
         paths[0].loss = 0.0;
         assert_eq!(places(&mut scheduler, &paths, 3), [4, 2, 1]);
-    }
-
-    #[test]
-    fn what_the_own_path_has_no_time_for_takes_another() {
-        let mut scheduler = IndependentPath::new();
-        let mut paths = vec![open(1, 1, 5), open(2, 1, 30)];
-        paths[1].loss = 0.2;
-        assert_eq!(places(&mut scheduler, &paths, 1), [1]);
-        let packet = Demand {
-            layer: Some(Layer(0)),
-            ..demand(200, 1)
-        };
-        let busy_until = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        paths[0].ready_at = busy_until(20);
-        let choice = scheduler.choose(&packet, &paths, Instant::ZERO);
-        assert_eq!(choice, Choice::Wait(paths[0].ready_at));
-        paths[0].ready_at = busy_until(30);
-        assert_eq!(chosen(scheduler.choose(&packet, &paths, Instant::ZERO)), 1);
-        paths[1].retransmitted_after = hawser_units::Duration::from_millis(50);
-        let choice = scheduler.choose(&packet, &paths, Instant::ZERO);
-        assert_eq!(choice, Choice::Wait(paths[0].ready_at));
     }
 
     proptest! {
