@@ -152,13 +152,10 @@ impl<B: Copy> Flow<B> {
         self.queue.iter().take(LAYERED_LOOKED_AT)
     }
 
-    fn move_to_head(&mut self, at: Option<usize>) -> bool {
-        let run = at.and_then(|at| self.queue.remove(at));
-        let is_there = run.is_some();
-        if let Some(run) = run {
+    fn move_to_head(&mut self, at: usize) {
+        if let Some(run) = self.queue.remove(at) {
             self.queue.push_front(run);
         }
-        is_there
     }
 }
 
@@ -429,8 +426,11 @@ impl<B: Copy> Flows<B> {
         let waits = |run: &Run<B>| run.layer.is_none_or(|layer| waiting & layer_bit(layer) != 0);
         let flow = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut);
         flow.filter(|flow| flow.unordered).is_some_and(|flow| {
-            let at = flow.looked_at().position(|run| !waits(run));
-            flow.move_to_head(at)
+            let Some(at) = flow.looked_at().position(|run| !waits(run)) else {
+                return false;
+            };
+            flow.move_to_head(at);
+            true
         })
     }
 
@@ -439,9 +439,10 @@ impl<B: Copy> Flows<B> {
     pub fn bring_oldest_forward(&mut self, slot: u16) {
         let flow = self.slots.get_mut(usize::from(slot)).and_then(Option::as_mut);
         if let Some(flow) = flow {
-            let at = flow.looked_at().enumerate().min_by_key(|(_, run)| run.since);
-            let at = at.map(|(at, _)| at);
-            flow.move_to_head(at);
+            let oldest = flow.looked_at().enumerate().min_by_key(|(_, run)| run.since);
+            if let Some((at, _)) = oldest {
+                flow.move_to_head(at);
+            }
         }
     }
 

@@ -25,7 +25,8 @@ use std::collections::BTreeMap;
 use hawser_units::{Bytes, Duration, Instant, PathId, PredictedRate, Rate};
 use hawser_wire::layer::Layer;
 
-use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, sooner, wait};
+use super::earliest_delivery::arrival;
+use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
 
@@ -68,7 +69,7 @@ struct Planned {
 }
 
 impl LayerPriority {
-    /// With needs as observed, remainders shared.
+    /// With needs as observed; each layer has paths of its own while there are enough.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -176,6 +177,23 @@ fn observed(observer: &mut Observer, now: Instant) -> Need {
     }
 }
 
+/// The ready path on which a packet is there sooner than on any of its layer's `own`, if there is
+/// one; what a path loses is counted in as the mean wait for its retransmission.
+///
+/// A picture is a burst, and the paths that its layer has are those of a mean rate: while the burst
+/// waits for them, others would be idle.
+fn sooner(own: &[PathView], demand: &Demand, paths: &[PathView], now: Instant) -> Option<usize> {
+    let expected = |path: &PathView| arrival(path, demand, now) + path.retransmitted_after.mul_f64(path.loss);
+    let is_own = |path: &&PathView| own.iter().any(|own| own.id == path.id);
+    let at_own = paths.iter().filter(is_own).map(expected).min();
+    let ready = paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
+    ready
+        .map(|(at, path)| (expected(path), at))
+        .min()
+        .filter(|&(expected, _)| at_own.is_none_or(|at_own| expected < at_own))
+        .map(|(_, at)| at)
+}
+
 impl Scheduler for LayerPriority {
     fn name(&self) -> &'static str {
         "layer-priority"
@@ -229,8 +247,7 @@ impl Scheduler for LayerPriority {
                 Choice::Send { path, packets: 1 }
             }
             Choice::Wait(until) => {
-                let is_own = |id| self.scratch.iter().any(|own| own.id == id);
-                let Some(path) = sooner(is_own, demand, paths, now) else {
+                let Some(path) = sooner(&self.scratch, demand, paths, now) else {
                     return Choice::Wait(until);
                 };
                 subflow.observer.handle_packet(u64::from(demand.len), now);

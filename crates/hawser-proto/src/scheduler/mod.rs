@@ -212,24 +212,6 @@ fn wait(paths: &[PathView], now: Instant) -> Choice {
     Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))
 }
 
-/// The ready path on which a packet is there sooner than on any that is its `own`, if there is one;
-/// what a path loses is counted in as the mean wait for its retransmission.
-///
-/// A picture is a burst, and the paths that its part of a stream has are those of a mean rate:
-/// while the burst waits for them, others would be idle.
-fn sooner(own: impl Fn(PathId) -> bool, demand: &Demand, paths: &[PathView], now: Instant) -> Option<usize> {
-    let expected = |path: &PathView| {
-        earliest_delivery::arrival(path, demand, now) + path.retransmitted_after.mul_f64(path.loss)
-    };
-    let owned = paths.iter().filter(|path| own(path.id)).map(expected).min();
-    let ready = paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
-    ready
-        .map(|(at, path)| (expected(path), at))
-        .min()
-        .filter(|&(expected, _)| owned.is_none_or(|owned| expected < owned))
-        .map(|(_, at)| at)
-}
-
 /// The lowest known rate: what a path of unknown rate counts as in a weighted discipline.
 fn lowest_rate(paths: &[PathView]) -> Rate {
     let known = paths

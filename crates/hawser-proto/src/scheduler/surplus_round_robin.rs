@@ -100,7 +100,7 @@ const LARGEST_TURN: i64 = 1 << 21;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open, shares};
+    use super::super::tests::{chosen, demand, open, sent, shares};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -154,20 +154,15 @@ mod tests {
         }
         assert!(sent[0].abs_diff(sent[1]) < 20, "{sent:?}");
     }
+
     #[test]
     fn a_path_that_waits_long_makes_up_for_four_turns() {
         let mut paths = [open(1, 10, 5), open(2, 10, 5)];
         let mut scheduler = SurplusRoundRobin::new();
-        let mut send = |paths: &[PathView], count: u32| {
-            (0..count).fold([0u32; 2], |mut sent, _| {
-                sent[chosen(scheduler.choose(&demand(1400, 1), paths, Instant::ZERO))] += 1;
-                sent
-            })
-        };
         paths[1].window = InnerBytes(0);
-        assert_eq!(send(&paths, 100), [100, 0]);
+        assert_eq!(sent(&mut scheduler, &paths, 1400, 100), [100, 0]);
         paths[1].window = InnerBytes(u64::MAX);
-        let [first, second] = send(&paths, 40);
+        let [first, second] = sent(&mut scheduler, &paths, 1400, 40);
         assert_eq!(second - first, 4);
     }
 }

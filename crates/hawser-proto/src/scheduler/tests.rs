@@ -57,6 +57,16 @@ pub(super) fn shares(
     bytes.iter().map(|bytes| bytes / total).collect()
 }
 
+/// How many of `count` packets of one size go over each of two paths, of which one is ready at
+/// least.
+pub(super) fn sent(scheduler: &mut dyn Scheduler, paths: &[PathView; 2], len: u32, count: u32) -> [u32; 2] {
+    let mut sent = [0; 2];
+    for _ in 0..count {
+        sent[chosen(scheduler.choose(&demand(len, 1), paths, Instant::ZERO))] += 1;
+    }
+    sent
+}
+
 /// A path as a server of one rate: a window of twice the bandwidth-delay product, and reports after
 /// a round trip.
 #[derive(Clone)]

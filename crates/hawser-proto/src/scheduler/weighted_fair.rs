@@ -70,7 +70,7 @@ const PACKETS_KEPT: u64 = 8;
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{chosen, demand, open, shares};
+    use super::super::tests::{chosen, demand, open, sent, shares};
     use super::*;
     use hawser_units::InnerBytes;
 
@@ -126,12 +126,7 @@ mod tests {
     fn a_path_that_waits_briefly_keeps_its_share_but_a_long_wait_is_forgotten() {
         let mut paths = [open(1, 10, 5), open(2, 10, 5)];
         let mut scheduler = WeightedFair::new();
-        let mut run = |paths: &[PathView], count: u32| {
-            (0..count).fold([0u32; 2], |mut sent, _| {
-                sent[chosen(scheduler.choose(&demand(1000, 1), paths, Instant::ZERO))] += 1;
-                sent
-            })
-        };
+        let mut run = |paths: &[PathView; 2], count| sent(&mut scheduler, paths, 1000, count);
         run(&paths, 100);
         paths[1].window = InnerBytes(0);
         run(&paths, 4);
