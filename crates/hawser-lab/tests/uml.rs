@@ -97,6 +97,28 @@ fn a_kernel_without_udp_segmentation_loses_no_datagram() {
     assert_eq!(workload["loss"], 0.0, "{workload}");
 }
 
+/// Two boxes that two radios join, hostapd and `mac80211` on both: what an interferer takes of one
+/// link goes over the other.
+#[test]
+fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
+    for program in ["hostapd", "iw"] {
+        if !hawser_testing::require_program(&[program]) {
+            return;
+        }
+    }
+    if !hawser_testing::require_kernel() {
+        return;
+    }
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    let _ = hawser_testing::require_beside(program, "hawser");
+    let output = Command::new(program)
+        .args(["reproduce", "M.fig14.shift", "--real", "--runs", "1", "--json"])
+        .output()
+        .expect("the program starts");
+    let found = json(&output);
+    assert_eq!(found[0]["runs"][0]["is_as_good"], true, "{found}");
+}
+
 /// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
 #[test]
 fn a_network_on_the_air_carries_what_the_simulator_says() {

@@ -13,8 +13,10 @@ pub fn cards_wanted(scenario: &Scenario) -> usize {
         .count()
 }
 
-/// What the kernel calls the simulated card of that number.
-pub(crate) fn card_address(number: usize) -> Address {
+/// What the kernel calls the simulated card of that number. Cards are numbered through: the access
+/// point's and the station's of each network on the air, then those of clients or guests.
+#[must_use]
+pub fn card_address(number: usize) -> Address {
     let [high, low] = u16::try_from(number).unwrap_or(u16::MAX).to_be_bytes();
     [0x42, 0, 0, high, low, 0]
 }

@@ -24,6 +24,9 @@ pub struct Kernel {
     pub time_limit_s: u32,
     /// How many simulated Wi-Fi cards it has; with access points, beside theirs.
     pub cards: usize,
+    /// Frames that a card holds before it stops its queues, as drivers do; 0: it takes any number,
+    /// and drops a hundred when two hundred wait. Not with access points.
+    pub card_queue: usize,
     /// Access points, each as `scripts/radio-world --ap` has it, with a hub's and a server's place
     /// behind them.
     pub access_points: Vec<String>,
@@ -55,6 +58,7 @@ impl Kernel {
             memory: "1G".into(),
             time_limit_s: 3600,
             cards: 0,
+            card_queue: 0,
             access_points: Vec::new(),
             air: None,
             is_virtual: true,
@@ -138,6 +142,9 @@ impl Kernel {
         if let Some(air) = &self.air {
             say("--air", air);
         }
+        if self.card_queue > 0 {
+            options.extend(["--radio-queue".into(), self.card_queue.to_string()]);
+        }
         if self.is_virtual {
             options.push("--virtual-time".into());
         }
@@ -186,6 +193,7 @@ mod tests {
             memory: "1G".into(),
             time_limit_s: 60,
             cards: 2,
+            card_queue: 0,
             access_points: Vec::new(),
             air: None,
             is_virtual: true,

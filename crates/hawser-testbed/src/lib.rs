@@ -40,11 +40,11 @@ mod workload;
 pub mod world;
 
 pub use arm::{Options, Progress, run, run_on_air};
-pub use cards::cards_wanted;
+pub use cards::{card_address, cards_wanted};
 pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use kernel::Kernel;
 pub use medium::{Medium, MediumCounters};
-pub use on_air::{Guest, OnAir};
+pub use on_air::{Clients, Guest, OnAir};
 pub use run_dir::RunDir;
 pub use tool::{LeftOut, Tool, ToolError};
 pub use workload::http::serve as serve_http;

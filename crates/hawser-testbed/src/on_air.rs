@@ -6,8 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use hawser_netem::air::{Address, MediumConfig, Signal, StationConfig};
+use hawser_netem::air::{Address, MediumConfig, Signal, StationConfig, Stranger};
 use hawser_netem::scenario::Scenario;
+use hawser_units::Duration;
 
 use crate::cards::{self, card_address};
 
@@ -23,6 +24,29 @@ pub struct OnAir {
     pub back: Option<Signal>,
     /// By the index of the workload that is theirs.
     pub guests: BTreeMap<usize, Guest>,
+    /// Clients one hop behind the stations of the networks.
+    pub clients: Option<Clients>,
+    /// Whoever else is there.
+    pub strangers: Vec<Stranger>,
+    /// Of the cable to the server, one way.
+    pub wire: Duration,
+}
+
+/// Clients of a repeater: the box with the networks' stations is their access point, by the card of
+/// one of them. The first is where the applications run; of the others, each has the workload of
+/// its number.
+#[derive(Clone, Debug)]
+pub struct Clients {
+    /// How many.
+    pub count: usize,
+    /// Whose card and channel they are on, by index.
+    pub network: usize,
+    /// What their cards are like, and that one.
+    pub card: StationConfig,
+    /// How they and that card receive each other.
+    pub signal: Signal,
+    /// How they and that network's access point receive each other.
+    pub far: Signal,
 }
 
 /// Another client.
@@ -38,7 +62,9 @@ impl OnAir {
     /// How many simulated cards a scenario with this needs.
     #[must_use]
     pub fn cards_wanted(&self, scenario: &Scenario) -> usize {
-        cards::cards_wanted(scenario) + self.guests.len()
+        cards::cards_wanted(scenario)
+            + self.guests.len()
+            + self.clients.as_ref().map_or(0, |clients| clients.count)
     }
 
     /// Says to a medium what the scenario did not. `pairs`: the access point's and the client's
@@ -48,6 +74,11 @@ impl OnAir {
             config
                 .stations
                 .extend(pair.map(|address| (address, card.clone())));
+        }
+        config.strangers.extend(self.strangers.iter().cloned());
+        if let Some(clients) = &self.clients {
+            clients.refine(config, pairs);
+            return;
         }
         // One client: each of its cards is where the others are.
         let own = config.signals.clone();
@@ -83,7 +114,22 @@ impl OnAir {
     }
 }
 
-/// Guests' cards come after those of the networks.
+impl Clients {
+    fn refine(&self, config: &mut MediumConfig, pairs: &[[Address; 2]]) {
+        let Some([access_point, station]) = pairs.get(self.network) else {
+            return;
+        };
+        config.stations.insert(*station, self.card.clone());
+        for number in 0..self.count {
+            let client = guest_address(pairs.len(), number);
+            config.stations.insert(client, self.card.clone());
+            config.signals.push((*station, client, self.signal.clone()));
+            config.signals.push((*access_point, client, self.far.clone()));
+        }
+    }
+}
+
+/// Guests' and clients' cards come after those of the networks.
 fn guest_address(networks: usize, number: usize) -> Address {
     card_address(2 * networks + number)
 }
@@ -129,6 +175,7 @@ mod tests {
             between: Some(signal(-120.0)),
             back: Some(signal(-50.0)),
             guests: [(0, guest)].into(),
+            ..OnAir::default()
         };
         on_air.refine(&mut config, &pairs);
         let guest = guest_address(2, 0);

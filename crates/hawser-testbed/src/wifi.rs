@@ -6,7 +6,8 @@
 //! ```
 //!
 //! Each network has two cards: one in the client's namespace, under the network's name, and one in
-//! a namespace of its own, where hostapd is. Networks are open. It starts with the medium, then
+//! a namespace of its own, where hostapd is; or, without links behind the air, in `net`. Networks
+//! are open. It starts with the medium, then
 //! access points, then stations; it ends with the value. Limitations: needs a kernel with simulated
 //! cards (`scripts/uml`) and virtual time; no slots and
 //! no marks.
@@ -30,6 +31,7 @@ use hawser_units::{Bytes, Duration};
 
 use crate::Medium;
 use crate::cards::{card_address, cards_wanted};
+use crate::client_hop::CLIENTS;
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
 
@@ -39,6 +41,8 @@ pub(crate) struct Air {
     is_over: Arc<AtomicBool>,
     medium: Option<JoinHandle<()>>,
     access_points: Vec<AccessPoint>,
+    /// An access point beside the station of a card, and where it is.
+    beside: Option<Namespace>,
     /// Where each card is, and its device's name there.
     cards: Vec<(Namespace, String)>,
 }
@@ -83,6 +87,7 @@ impl Air {
             is_over,
             medium: Some(thread),
             access_points: Vec::new(),
+            beside: None,
             cards: Vec::new(),
         }))
     }
@@ -95,13 +100,55 @@ impl Air {
         (name, number): (&str, usize),
         wifi: &Wifi,
     ) -> anyhow::Result<Namespace> {
-        let card = self.cards.len();
         let namespace = Namespace::new().context("cannot make a network namespace")?;
-        let [device, station] = [device_of(card)?, device_of(card + 1)?];
-        move_card(card, &namespace)?;
-        self.cards.push((namespace.clone(), device.clone()));
-        self.give(card + 1, (client, name), &station)?;
-        let mut daemon = namespace
+        self.add_link((&namespace, RADIO), (client, name), wifi)?;
+        ip(
+            &namespace,
+            &[],
+            &format!(
+                "link set lo up\n\
+                 addr add 10.77.{number}.1/24 dev {RADIO}\n\
+                 addr add fd77:{number:x}::1/64 dev {RADIO} nodad\n"
+            ),
+        )?;
+        Ok(namespace)
+    }
+
+    /// Makes the next network: its access point, with its device under that name, and the client's
+    /// device, not up; neither has an address.
+    pub(crate) fn add_link(
+        &mut self,
+        (place, device): (&Namespace, &str),
+        (client, name): (&Namespace, &str),
+        wifi: &Wifi,
+    ) -> anyhow::Result<()> {
+        let card = self.cards.len();
+        let [near, far] = [device_of(card)?, device_of(card + 1)?];
+        self.give(card, (place, device), &near)?;
+        self.give(card + 1, (client, name), &far)?;
+        self.start_access_point((place, device), &hostapd(device, name, wifi))
+    }
+
+    /// Makes the card of a station an access point too, on the station's channel and in a bridge.
+    pub(crate) fn add_beside(
+        &mut self,
+        (place, station): (&Namespace, &str),
+        bridge: &str,
+        wifi: &Wifi,
+    ) -> anyhow::Result<()> {
+        let add = ["dev", station, "interface", "add", CLIENTS, "type", "__ap"];
+        iw(place, &[&add[..], &["addr", BESIDE]].concat())?;
+        self.beside = Some(place.clone());
+        let config = hostapd(CLIENTS, CLIENTS, wifi) + &format!("bridge={bridge}\n");
+        self.start_access_point((place, CLIENTS), &config)
+    }
+
+    fn start_access_point(
+        &mut self,
+        (place, device): (&Namespace, &str),
+        config: &str,
+    ) -> anyhow::Result<()> {
+        let mut daemon = place
             .command("hostapd")
             .arg("/dev/stdin")
             .stdin(Stdio::piped())
@@ -110,21 +157,11 @@ impl Air {
             .spawn()
             .context("cannot run hostapd; is it installed?")?;
         if let Some(mut stdin) = daemon.stdin.take() {
-            stdin.write_all(hostapd(&device, name, wifi).as_bytes())?;
+            stdin.write_all(config.as_bytes())?;
         }
         self.access_points.push(AccessPoint(daemon));
         let access_point = self.access_points.last_mut().expect("it was pushed");
-        access_point.wait(&namespace, &device)?;
-        ip(
-            &namespace,
-            &[],
-            &format!(
-                "link set lo up\n\
-                 addr add 10.77.{number}.1/24 dev {device}\n\
-                 addr add fd77:{number:x}::1/64 dev {device} nodad\n"
-            ),
-        )?;
-        Ok(namespace)
+        access_point.wait(place, device)
     }
 
     /// Gives the next card to a guest, with its device under that name, not up.
@@ -182,6 +219,9 @@ impl Drop for Air {
     fn drop(&mut self) {
         // Before the medium, which they wait for.
         self.access_points.clear();
+        if let Some(place) = &self.beside {
+            let _ = iw(place, &["dev", CLIENTS, "del"]);
+        }
         // A namespace may live on for as long as a connection in it ends, and would keep its card.
         for (card, (namespace, device)) in self.cards.iter().enumerate() {
             let rename = format!("link set dev {device} down\nlink set dev {device} name wlan{card}\n");
@@ -220,6 +260,8 @@ fn medium_config(scenario: &Scenario, on_air: &OnAir) -> MediumConfig {
             frequency: frequency(wifi.channel.into()),
             every: rate.time_for(Bytes(STRANGE_DATAGRAM)),
             len: STRANGE_DATAGRAM as u32 + IP_HEADERS + DATA_OVERHEAD,
+            period: None,
+            heard_by: Vec::new(),
         }));
     }
     let lowest = Standard::G.lowest();
@@ -338,6 +380,10 @@ const JOINING: Duration = Duration::from_secs(30);
 /// Longer than the kernel tries by itself.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
 const COUNTRY: &str = "US";
+/// The device of an access point in a namespace of its own.
+const RADIO: &str = "radio";
+/// The address of the access point beside a station: one that no card has.
+const BESIDE: &str = "06:00:00:00:02:00";
 /// What strangers send, as in the simulator. Units: bytes of UDP payload.
 const STRANGE_DATAGRAM: u64 = 1472;
 /// Of UDP and IP. Units: bytes.

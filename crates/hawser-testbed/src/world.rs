@@ -1,5 +1,7 @@
 //! The namespaces of a run, their devices, addresses and routes.
 
+mod clients;
+
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::process::Stdio;
@@ -13,6 +15,7 @@ use hawser_netem::scenario::{
     ClientHop, Direction, Event, Hop as Part, Links, Member, Network, Scenario, Shares, Via, Wifi,
 };
 use hawser_netem::{Change, LinkConfig, State};
+use hawser_units::Duration;
 
 use crate::client_hop::Hop;
 use crate::command::{ip, run};
@@ -127,10 +130,8 @@ impl World {
             bail!("via {}: only a repeater has a client_hop", via.label());
         }
         let client = namespace()?;
-        let applications = match scenario.client_hop {
-            Some(_) => namespace()?,
-            None => client.clone(),
-        };
+        let has_hop = scenario.client_hop.is_some() || on_air.clients.is_some();
+        let applications = if has_hop { namespace()? } else { client.clone() };
         let mut world = Self {
             client,
             applications,
@@ -173,7 +174,7 @@ impl World {
                     Some(Pumps::start(&number.to_string(), (near, far), links, seed)?)
                 }
                 None => {
-                    world.plug(&network.name, number)?;
+                    world.plug(network, number)?;
                     None
                 }
             };
@@ -192,6 +193,12 @@ impl World {
         }
         if let Some(described) = &scenario.client_hop {
             world.hop = Some(world.build_hop(scenario, described)?);
+        }
+        if let Some(clients) = &on_air.clients {
+            world.build_clients(clients)?;
+        }
+        if !on_air.wire.is_zero() {
+            world.delay_server(on_air.wire)?;
         }
         let blocking = world.networks.iter().zip(&scenario.networks);
         for (built, _) in blocking.filter(|(_, network)| network.blocks_udp) {
@@ -398,8 +405,12 @@ impl World {
         self.members().find(|member| member.name == name)
     }
 
-    fn plug(&self, name: &str, number: usize) -> anyhow::Result<()> {
+    /// A network without links: a cable, or the air.
+    fn plug(&mut self, Network { name, wifi, .. }: &Network, number: usize) -> anyhow::Result<()> {
         let (far, path) = (gateway_device(number), self.net.path());
+        if let (Some(air), Some(wifi)) = (&mut self.air, wifi) {
+            return air.add_link((&self.net, &far), (&self.client, name), wifi);
+        }
         ip(
             &self.client,
             &[],
@@ -428,9 +439,12 @@ impl World {
                 }
                 None => client += &(near + &self.bring_up(network)),
             }
-            router += &format!("link set dev {device} mtu 1500 txqueuelen 10000 up\n");
+            // A radio's queue is the kernel's own.
+            let is_radio = wifi.is_some() && network.pumps.is_none();
+            let queue = if is_radio { "" } else { "txqueuelen 10000" };
+            router += &format!("link set dev {device} mtu 1500 {queue} up\n");
             // Behind an access point, that is the gateway.
-            router += &if wifi.is_some() {
+            router += &if wifi.is_some() && !is_radio {
                 format!(
                     "route add 10.77.{number}.0/24 dev {device}\n\
                      route add fd77:{number:x}::/64 dev {device}\n"
@@ -528,6 +542,19 @@ impl World {
         let hop = Hop::start((&self.client, BRIDGE, &self.applications), described, shared)?;
         ip(&self.applications, &[], far)?;
         Ok(hop)
+    }
+
+    /// Makes the cable to the server so much longer, each way.
+    fn delay_server(&self, delay: Duration) -> anyhow::Result<()> {
+        for (place, device) in [(&self.net, "server"), (&self.server, "eth0")] {
+            let mut tc = place.command("tc");
+            tc.args([
+                "qdisc", "add", "dev", device, "root", "netem", "limit", WIRE_QUEUE,
+            ]);
+            tc.args(["delay", &format!("{}us", delay.as_micros())]);
+            run(tc, "").context("`tc` failed")?;
+        }
+        Ok(())
     }
 
     /// The network that shares the air of the hop to the client, where the joining box is to know
@@ -706,6 +733,8 @@ pub(crate) const BRIDGE: &str = "bridge";
 /// The device of a guest, and the last byte of the first one's address.
 const GUEST: &str = "wlan";
 const FIRST_GUEST: usize = 10;
+/// Holds all that the fastest radios bring within the longest delay. Units: packets.
+const WIRE_QUEUE: &str = "20000";
 /// What leads from an access point to the internet.
 const CABLE: &str = "cable";
 /// A neighbour's devices: towards the client, and its way out. The latter is called as the kernel

@@ -168,6 +168,7 @@ impl Driver {
         let line = self.line.take()?;
         tracing::info!(why, "control connection lost; packets flow on");
         let network = line.network;
+        self.reach.handle_round_trip(line.round_trip());
         line.abandon();
         self.machine.handle_control_down();
         Some(network)

@@ -39,6 +39,8 @@ pub struct Reach {
     calls: Vec<Arc<Call>>,
     begun: Option<Instant>,
     pauses: u32,
+    /// What the last connection measured.
+    round_trip: Duration,
 }
 
 impl Reach {
@@ -50,6 +52,11 @@ impl Reach {
     /// Whether attempts are under way that are younger than that.
     pub fn has_begun_within(&self, age: Duration) -> bool {
         self.is_busy() && self.begun.is_some_and(|begun| begun.elapsed() < age)
+    }
+
+    /// Takes note of the round trip that a connection measured.
+    pub fn handle_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = round_trip;
     }
 
     /// Tries every network, those in `last` at the end, each a moment after the one before.
@@ -71,8 +78,9 @@ impl Reach {
         self.calls = calls.into_iter().map(Arc::new).collect();
         self.begun = Some(Instant::now());
         let order: Vec<_> = order.into_iter().map(|(id, _)| *id).collect();
+        let stagger = self.round_trip.clamp(STAGGER, LONGEST_STAGGER);
         for (place, id) in (0_u32..).zip(order) {
-            self.attempt(networks, id, STAGGER * place);
+            self.attempt(networks, id, stagger * place);
         }
     }
 
@@ -198,6 +206,11 @@ impl Line {
         self.task
     }
 
+    /// As its packets have measured it.
+    pub fn round_trip(&self) -> Duration {
+        self.connection.rtt()
+    }
+
     /// Ends a connection that is of no more use: the other side would not hear.
     pub fn abandon(self) {
         self.connection.close(0_u8.into(), b"");
@@ -233,9 +246,10 @@ async fn converse(
     }
 }
 
-/// Between the starts of two attempts: a healthy network answers within it, so the rest need not be
-/// troubled.
+/// Between the starts of two attempts, or a round trip where that is longer: a healthy network
+/// answers within it, so the rest need not be troubled. On a slow one a handshake is much.
 const STAGGER: Duration = Duration::from_millis(250);
+const LONGEST_STAGGER: Duration = Duration::from_secs(2);
 /// Messages that wait for a hub that does not read. A roam over all 64 paths of a session closes
 /// and opens each, and says its cap and its end: 256 messages, and four of those.
 const OUTBOX: usize = 1_024;

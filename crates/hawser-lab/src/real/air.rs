@@ -31,6 +31,8 @@ pub(super) struct Evaluation {
 pub(super) enum Inside {
     /// So many simulated cards, for a world of the testbed.
     Cards(usize),
+    /// The same, whose cards stop their queues as drivers of the papers' time do.
+    DriversCards(usize),
     /// Access points, for daemons of our own.
     AccessPoints(AccessPoints),
 }
@@ -77,6 +79,9 @@ impl Evaluation {
         let mut kernel = Kernel::find()?;
         match self.kernel {
             Inside::Cards(cards) => kernel.cards = cards,
+            Inside::DriversCards(cards) => {
+                (kernel.cards, kernel.card_queue) = (cards, DRIVER);
+            }
             Inside::AccessPoints(world) => {
                 kernel.cards = world.stations;
                 kernel.access_points = world.described.iter().map(|one| (*one).to_owned()).collect();
@@ -119,5 +124,7 @@ impl Lab<'_> {
     }
 }
 
+/// Frames that a driver keeps. Source: ath9k's limit for each access category.
+const DRIVER: usize = 128;
 /// Far beyond what an evaluation takes. Units: seconds of real time.
 const TIME_LIMIT_S: u32 = 3600;

@@ -183,6 +183,7 @@ impl Place {
             between: self.between.clone(),
             back: self.back.clone(),
             guests: others.iter().enumerate().map(guest).collect(),
+            ..OnAir::default()
         };
         let workloads = own.into_iter().chain(others.iter().map(|other| other.0.clone()));
         let scenario = Scenario {

@@ -14,6 +14,7 @@ mod flow_switch;
 mod found;
 mod juggler;
 mod lab;
+mod multifacet;
 mod piconet;
 mod radio_world;
 
@@ -88,7 +89,10 @@ fn evaluations() -> impl Iterator<Item = &'static Evaluation> {
 }
 
 fn evaluations_on_air() -> impl Iterator<Item = &'static air::Evaluation> {
-    juggler::EVALUATIONS.iter().chain(all_aps::EVALUATIONS)
+    juggler::EVALUATIONS
+        .iter()
+        .chain(all_aps::EVALUATIONS)
+        .chain(multifacet::EVALUATIONS)
 }
 
 fn is_any_asked(selected: &[Selected], claims: impl IntoIterator<Item: AsRef<str>>) -> bool {

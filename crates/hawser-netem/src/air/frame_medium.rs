@@ -93,8 +93,7 @@ pub struct MediumConfig {
     pub strangers: Vec<Stranger>,
 }
 
-/// Two stations without a stack, of which one sends to the other all the time. They hear everybody
-/// on their channel, and are heard.
+/// Two stations without a stack, of which one sends to the other.
 #[derive(Clone, Debug)]
 pub struct Stranger {
     /// Both of them.
@@ -105,6 +104,10 @@ pub struct Stranger {
     pub every: Duration,
     /// Of a frame, with its header and check sequence. Units: bytes.
     pub len: u32,
+    /// It sends in the second half of each such period; `None`: all the time.
+    pub period: Option<Duration>,
+    /// Which radios of their channel they hear and are heard by, and how well; none: all, well.
+    pub heard_by: Vec<(Address, Signal)>,
 }
 
 /// A medium for the frames of real stacks.
@@ -125,6 +128,8 @@ struct Radio {
     frequency: u32,
     /// Whether a stack is behind it.
     is_real: bool,
+    /// Whose it is, where it is a stranger's, by number.
+    stranger: Option<usize>,
 }
 
 /// What a stranger sends.
@@ -134,7 +139,17 @@ struct Talk {
     to: StationId,
     every: Duration,
     len: u32,
+    period: Option<Duration>,
     next: Instant,
+}
+
+impl Talk {
+    fn is_on(&self, at: Instant) -> bool {
+        self.period.is_none_or(|period| {
+            let into = u128::from(at.as_nanos()) % period.as_nanos().max(1);
+            into * 2 >= period.as_nanos()
+        })
+    }
 }
 
 #[derive(Debug, Default)]
@@ -147,7 +162,7 @@ struct Carried {
 impl FrameMedium {
     /// A silent medium.
     #[must_use]
-    pub fn new(config: MediumConfig, seed: u64, now: Instant) -> Self {
+    pub fn new(mut config: MediumConfig, seed: u64, now: Instant) -> Self {
         let mut air = Air::new(seed, now);
         // Whoever nobody is hears nothing and is heard by nobody.
         air.add_station(config.station.clone());
@@ -155,8 +170,9 @@ impl FrameMedium {
             name: [0; 6],
             frequency: 0,
             is_real: false,
+            stranger: None,
         };
-        let strangers = config.strangers.clone();
+        let strangers = std::mem::take(&mut config.strangers);
         let mut medium = Self {
             air,
             config,
@@ -165,8 +181,8 @@ impl FrameMedium {
             strangers: Vec::new(),
             events: VecDeque::new(),
         };
-        for (index, stranger) in strangers.into_iter().enumerate() {
-            medium.add_stranger(index, &stranger, now);
+        for stranger in strangers {
+            medium.add_stranger(stranger, now);
         }
         medium
     }
@@ -231,6 +247,9 @@ impl FrameMedium {
         {
             let at = talk.next;
             talk.next = at + talk.every;
+            if !talk.is_on(at) {
+                continue;
+            }
             let outgoing = Outgoing {
                 to: Some(talk.to),
                 len: talk.len,
@@ -261,22 +280,29 @@ impl FrameMedium {
         let own = self.config.stations.get(&name);
         let mut station = own.unwrap_or(&self.config.station).clone();
         station.monitor |= self.config.overhear;
-        self.add(name, true, station)
+        let radio = Radio {
+            name,
+            frequency: 0,
+            is_real: true,
+            stranger: None,
+        };
+        self.add(radio, station)
     }
 
-    fn add(&mut self, name: Address, is_real: bool, station: StationConfig) -> StationId {
+    fn add(&mut self, radio: Radio, station: StationConfig) -> StationId {
         let new = self.air.add_station(station);
         for (index, other) in self.radios.iter().enumerate().skip(1) {
             let other_id = StationId(u16::try_from(index).expect("radios are few"));
-            let signal = if is_real && other.is_real {
-                self.config.between(name, other.name).clone()
-            } else {
-                Signal::clear()
+            let signal = match (radio.stranger, other.stranger) {
+                (None, None) => self.config.between(radio.name, other.name).clone(),
+                (Some(stranger), None) => self.config.strangers[stranger].received_by(other.name),
+                (None, Some(stranger)) => self.config.strangers[stranger].received_by(radio.name),
+                (Some(_), Some(_)) => Signal::clear(),
             };
             self.air.set_signals(new, other_id, &signal);
             let ends = [
-                (new, other_id, name, other.name),
-                (other_id, new, other.name, name),
+                (new, other_id, radio.name, other.name),
+                (other_id, new, other.name, radio.name),
             ];
             for (from, to, sender, reader) in ends {
                 let is_meant = |one: &&(Address, Address, Signal)| (one.0, one.1) == (sender, reader);
@@ -285,17 +311,21 @@ impl FrameMedium {
                 }
             }
         }
-        self.radios.push(Radio {
-            name,
-            frequency: 0,
-            is_real,
-        });
+        self.radios.push(radio);
         new
     }
 
-    fn add_stranger(&mut self, index: usize, stranger: &Stranger, now: Instant) {
+    fn add_stranger(&mut self, stranger: Stranger, now: Instant) {
+        let index = self.config.strangers.len();
+        self.config.strangers.push(stranger.clone());
         let [from, to] = [0, 1].map(|_| {
-            let station = self.add([0; 6], false, stranger.station.clone());
+            let radio = Radio {
+                name: [0; 6],
+                frequency: 0,
+                is_real: false,
+                stranger: Some(index),
+            };
+            let station = self.add(radio, stranger.station.clone());
             self.tune(station, stranger.frequency, now);
             station
         });
@@ -304,6 +334,7 @@ impl FrameMedium {
             to,
             every: stranger.every.max(SHORTEST),
             len: stranger.len,
+            period: stranger.period,
             // Not all in one instant.
             next: now + stranger.every.mul_f64(1.0 / (index as f64 + 2.0)),
         });
@@ -402,6 +433,17 @@ impl FrameMedium {
     }
 }
 
+impl Stranger {
+    /// How a radio and both of them receive each other.
+    fn received_by(&self, radio: Address) -> Signal {
+        if self.heard_by.is_empty() {
+            return Signal::clear();
+        }
+        let named = self.heard_by.iter().find(|(address, _)| *address == radio);
+        named.map_or_else(|| Signal::of_power(OUT_OF_RANGE), |(_, signal)| signal.clone())
+    }
+}
+
 impl MediumConfig {
     fn between(&self, a: Address, b: Address) -> &Signal {
         let named = self
@@ -422,6 +464,8 @@ fn power_of(signal: &Signal) -> i32 {
 
 /// The station that unknown addresses stand for.
 const STRANGER: StationId = StationId(0);
+/// Below what anybody senses. Units: dBm.
+const OUT_OF_RANGE: f32 = -150.0;
 /// At the end of each frame. Units: bytes.
 const CHECK_SEQUENCE: u32 = 4;
 /// Strangers send no more often: a rate beyond all of the air's is its queue's to refuse.

@@ -6,12 +6,18 @@ use hawser_wire::receipt::Receipt;
 
 use super::Violation;
 
+/// How long an answer may take at most: a connection of which nothing is heard for so long is ended
+/// below it as well.
+const LONGEST_ANSWER: Duration = Duration::from_secs(12);
+
 /// The times that a client's session keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
     /// From one ping to the next on a quiet connection.
     pub ping_every: Duration,
-    /// How long an answer may take before the connection counts as dead.
+    /// How long an answer may take before the connection counts as dead. Twice as long after each
+    /// connection in a row on which none came, up to 12 s: where the way is slow, a
+    /// connection more makes it slower.
     pub answer_within: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
@@ -124,6 +130,8 @@ pub struct ClientSession {
     /// Closed, and the hub has not said that it has heard.
     closed: Vec<u16>,
     next_ping: u32,
+    /// Connections in a row that ended because no answer came.
+    silences: u32,
     other_hubs: Vec<OtherHub>,
     transmits: VecDeque<Message>,
     actions: VecDeque<ClientAction>,
@@ -142,6 +150,7 @@ impl ClientSession {
             next_path: 0,
             closed: Vec::new(),
             next_ping: 0,
+            silences: 0,
             other_hubs: Vec::new(),
             transmits: VecDeque::new(),
             actions: VecDeque::new(),
@@ -319,7 +328,7 @@ impl ClientSession {
             && control.awaiting.is_none()
         {
             // Half the usual patience: there is a reason to doubt.
-            self.ping(now, self.config.answer_within / 2);
+            self.ping(now, self.patience() / 2);
         }
     }
 
@@ -344,6 +353,7 @@ impl ClientSession {
                     && control.awaiting.is_some_and(|(awaited, _)| awaited == number)
                 {
                     control.awaiting = None;
+                    self.silences = 0;
                 }
                 Ok(())
             }
@@ -438,8 +448,9 @@ impl ClientSession {
             return;
         }
         match timer {
-            Timer::Ping => self.ping(now, self.config.answer_within),
+            Timer::Ping => self.ping(now, self.patience()),
             Timer::Answer => {
+                self.silences += 1;
                 self.handle_control_down();
                 self.actions.push_back(ClientAction::Reconnect);
             }
@@ -450,6 +461,11 @@ impl ClientSession {
                 self.actions.push_back(ClientAction::Rekey);
             }
         }
+    }
+
+    fn patience(&self) -> Duration {
+        let first = self.config.answer_within;
+        (first * 2_u32.pow(self.silences.min(8))).min(LONGEST_ANSWER.max(first))
     }
 
     fn ping(&mut self, now: Instant, timeout: Duration) {

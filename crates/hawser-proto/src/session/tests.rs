@@ -163,6 +163,38 @@ fn doubt_asks_at_once_and_waits_less() {
 }
 
 #[test]
+fn each_connection_that_is_lost_to_silence_leaves_the_next_one_more_time() {
+    let mut client = with_path();
+    let waits = |client: &mut ClientSession, from| {
+        client.handle_control_up(7, from, || 1);
+        done(client);
+        sent(client);
+        let (asked, timer) = client.poll_timeout().unwrap();
+        assert_eq!(timer, Timer::Ping);
+        client.handle_timeout(asked);
+        let (end, timer) = client.poll_timeout().unwrap();
+        assert_eq!(timer, Timer::Answer);
+        (end, end.since(asked).as_secs())
+    };
+    let mut now = at(0);
+    for expected in [2, 4, 8, 12, 12] {
+        let (end, waited) = waits(&mut client, now);
+        assert_eq!(waited, expected);
+        client.handle_timeout(end);
+        assert_eq!(done(&mut client), [ClientAction::Reconnect]);
+        now = end;
+    }
+    // One answer, and the way is as good as any.
+    waits(&mut client, now);
+    let asked = sent(&mut client);
+    let [Message::Ping(number)] = asked[..] else {
+        panic!("{asked:?}")
+    };
+    client.handle_message(&Message::Pong(number)).unwrap();
+    assert_eq!(waits(&mut client, now).1, 2);
+}
+
+#[test]
 fn old_keys_are_replaced_once() {
     let config = SessionConfig {
         rekey_after: Duration::from_secs(3),

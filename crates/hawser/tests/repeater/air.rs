@@ -36,6 +36,8 @@ impl Air {
                 frequency: *frequency,
                 every: hawser_units::Duration::from_micros(1_200),
                 len: 1_536,
+                period: None,
+                heard_by: Vec::new(),
             };
             vec![stranger; 3]
         });

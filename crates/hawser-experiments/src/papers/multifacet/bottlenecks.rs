@@ -27,42 +27,57 @@ use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
 #[derive(Clone, Copy, Debug)]
 pub struct Bottlenecks;
 
-/// Where the competitor is.
+/// Which hop the competitor takes a part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Case {
+pub enum Case {
+    /// The repeater's to the client.
     C1,
+    /// The shared link.
     C2,
+    /// The own link.
     C3,
 }
 
 impl Case {
-    /// The floor with a competitor that takes `part` of the hop.
-    pub(super) fn setup(self, scheme: Scheme, part: f64) -> Setup {
-        let (own, shared, down) = match self {
-            Self::C1 => (forty_five(), forty_five(), forty_five()),
-            Self::C2 | Self::C3 => (twenty(), twenty(), forty_five()),
-        };
+    /// The own link, the shared one, and the hop to the client.
+    #[must_use]
+    pub fn hops(self) -> [Hop; 3] {
+        match self {
+            Self::C1 => [forty_five(), forty_five(), forty_five()],
+            Self::C2 | Self::C3 => [twenty(), twenty(), forty_five()],
+        }
+    }
+
+    /// Who takes `part` of the hop, on one of these channels of the own and the shared link.
+    #[must_use]
+    pub fn competitor(self, part: f64, channels: [u16; 2]) -> Competitor {
         let (mcs, near) = match self {
             Self::C1 => (7, vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)]),
             Self::C2 => (3, vec![(Who::AccessPoint, NEAR)]),
             Self::C3 => (3, vec![(Who::AccessPoint, FAINT), (Who::Repeater, NEAR)]),
         };
-        let mut setup = Setup::new(own, shared, Some(down), scheme);
         let rate = ht(mcs, 1, false);
-        setup.competitors.push(Competitor {
-            channel: setup.channels[usize::from(self != Self::C3)],
+        Competitor {
+            channel: channels[usize::from(self != Self::C3)],
             rate,
             aggregate: Hop::fixed(mcs, 1, false).aggregate,
             load: part * rate.as_bps() as f64 / 1e6,
             near,
             period: None,
-        });
+        }
+    }
+
+    /// The floor with that competitor.
+    pub(super) fn setup(self, scheme: Scheme, part: f64) -> Setup {
+        let [own, shared, down] = self.hops();
+        let mut setup = Setup::new(own, shared, Some(down), scheme);
+        setup.competitors.push(self.competitor(part, setup.channels));
         setup
     }
 }
 
 /// What the competitor takes.
-const PARTS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
+pub const PARTS: [f64; 5] = [0.1, 0.2, 0.3, 0.4, 0.5];
 
 fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64

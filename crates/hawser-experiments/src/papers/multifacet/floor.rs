@@ -56,17 +56,21 @@ pub(crate) const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
 
 /// One hop over the air, both ways.
 #[derive(Clone, Debug)]
-pub(crate) struct Hop {
-    pub(crate) standard: Standard,
-    pub(crate) rates: RateControl,
+pub struct Hop {
+    /// Its generation.
+    pub standard: Standard,
+    /// How its ends choose rates.
+    pub rates: RateControl,
     /// Frames in one transmission.
-    pub(crate) aggregate: u16,
-    pub(crate) signal: Signal,
+    pub aggregate: u16,
+    /// How its ends receive each other.
+    pub signal: Signal,
 }
 
 impl Hop {
-    /// 802.11n at one rate.
-    pub(crate) fn fixed(mcs: u8, streams: u8, wide: bool) -> Self {
+    /// 802.11n at one rate: a scheme of so many streams, 40 MHz wide or 20.
+    #[must_use]
+    pub fn fixed(mcs: u8, streams: u8, wide: bool) -> Self {
         Self {
             standard: Standard::N,
             rates: RateControl::fixed(ht(mcs, streams, wide)),
@@ -86,14 +90,17 @@ impl Hop {
     }
 
     /// The same hop of which each frame is lost with this probability.
-    pub(crate) fn lossy(self, loss: f64) -> Self {
+    #[must_use]
+    pub fn lossy(self, loss: f64) -> Self {
         Self {
             signal: Signal::lossy(loss),
             ..self
         }
     }
 
-    fn station(&self, channel: u16) -> StationConfig {
+    /// Each of its ends.
+    #[must_use]
+    pub fn station(&self, channel: u16) -> StationConfig {
         StationConfig {
             rate: self.rates.clone(),
             aggregate: self.aggregate,
@@ -555,4 +562,4 @@ pub(crate) const START: Instant = Instant::from_nanos(100_000_000);
 const REPEATER: usize = 200;
 /// How a client and the access point receive each other: just so that they sense each other. Units:
 /// dBm.
-const FAR: f32 = -75.0;
+pub const FAR: f32 = -75.0;

@@ -12,27 +12,32 @@ use hawser_units::Duration;
 use super::floor::{Hop, Load, Scheme, Setup, throughput};
 
 /// About 20: "till 64 feet" from access point to repeater.
-pub(crate) fn twenty() -> Hop {
+#[must_use]
+pub fn twenty() -> Hop {
     Hop::fixed(3, 1, false)
 }
 
 /// About 30.
-pub(crate) fn thirty() -> Hop {
+#[must_use]
+pub fn thirty() -> Hop {
     Hop::fixed(4, 1, false)
 }
 
 /// About 45: repeater to client when the repeater is 64 feet from the access point.
-pub(crate) fn forty_five() -> Hop {
+#[must_use]
+pub fn forty_five() -> Hop {
     Hop::fixed(7, 1, false)
 }
 
 /// About 60, the most of figure 2: the repeater next to the client.
-pub(crate) fn sixty() -> Hop {
+#[must_use]
+pub fn sixty() -> Hop {
     Hop::fixed(4, 2, false)
 }
 
 /// About 5: 170 feet between access point and client.
-pub(crate) fn five() -> Hop {
+#[must_use]
+pub fn five() -> Hop {
     Hop::fixed(0, 1, false)
 }
 

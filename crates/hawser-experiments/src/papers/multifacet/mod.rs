@@ -22,12 +22,17 @@ mod video;
 mod wide;
 
 pub use aggregation::{Buffering, Fastest, Order, OverTheAir};
-pub use bottlenecks::Bottlenecks;
+pub use hawser_radio::multifacet::Hops;
+
+pub use bottlenecks::{Bottlenecks, Case, PARTS};
 pub use estimate::Estimate;
-pub use reaction::Reaction;
+pub use floor::{FAR, Hop};
+pub use hops::{five, forty_five, sixty, thirty, twenty};
+pub use others::{COMPETING_LEN, Competitor, Who};
+pub use reaction::{Reaction, interferer};
 pub use rivals::{Delays, Overhearing, Routing};
 pub use searching::{Constants, Searching};
 pub use streaming::Streaming;
 pub use striping::Interfered;
-pub use uncontrolled::{Placements, SeveralClients};
+pub use uncontrolled::{Placements, SeveralClients, nineteen, placements};
 pub use wide::WideChannel;

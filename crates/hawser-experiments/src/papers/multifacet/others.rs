@@ -12,24 +12,30 @@ use hawser_sim::radio::{AirContext, Heard, Machine, Radio};
 
 /// Who can be heard where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub enum Who {
+    /// The access point, with both radios.
     AccessPoint,
+    /// The repeater, with both radios.
     Repeater,
+    /// All clients.
     Clients,
 }
 
 /// A pair of stations with frames of their own.
 #[derive(Clone, Debug)]
-pub(crate) struct Competitor {
-    pub(crate) channel: u16,
-    pub(crate) rate: PhyRate,
-    pub(crate) aggregate: u16,
+pub struct Competitor {
+    /// Where.
+    pub channel: u16,
+    /// Of its frames.
+    pub rate: PhyRate,
+    /// Frames in one transmission.
+    pub aggregate: u16,
     /// Offered. Units: Mb/s.
-    pub(crate) load: f64,
+    pub load: f64,
     /// Who they are heard by and hear, and how strongly. Units: dBm.
-    pub(crate) near: Vec<(Who, f32)>,
+    pub near: Vec<(Who, f32)>,
     /// On for the second half of each such period; `None` always.
-    pub(crate) period: Option<Duration>,
+    pub period: Option<Duration>,
 }
 
 /// The beacons of others' access points, which all hear.
@@ -58,12 +64,23 @@ pub(super) fn add_neighbours(
 }
 
 impl Competitor {
-    pub(super) fn add(&self, radio: &mut Radio, who: (&[StationId; 2], &[StationId; 2], &[StationId])) {
-        let config = StationConfig {
+    /// Both of its stations.
+    #[must_use]
+    pub fn station(&self) -> StationConfig {
+        StationConfig {
             aggregate: self.aggregate,
             ..StationConfig::fixed(Standard::N, self.channel, self.rate)
-        };
-        let gap = Duration::from_secs_f64(f64::from(COMPETING_LEN) * 8.0 / (self.load * 1e6));
+        }
+    }
+
+    /// From one frame of [`COMPETING_LEN`] to the next.
+    #[must_use]
+    pub fn gap(&self) -> Duration {
+        Duration::from_secs_f64(f64::from(COMPETING_LEN) * 8.0 / (self.load * 1e6))
+    }
+
+    pub(super) fn add(&self, radio: &mut Radio, who: (&[StationId; 2], &[StationId; 2], &[StationId])) {
+        let (config, gap) = (self.station(), self.gap());
         let to = radio.add_machine(vec![config.clone()], |_| Silent)[0];
         let from = radio.add_machine(vec![config], |ids| Noise {
             at: ids[0],
@@ -145,7 +162,7 @@ impl Machine for Noise {
 /// Access points of others on a channel.
 const NEIGHBOURS: u32 = 5;
 /// Of a competitor's frames. Units: bytes.
-const COMPETING_LEN: u32 = 1536;
+pub const COMPETING_LEN: u32 = 1536;
 /// Near enough to a station to disturb it as its partner would. Units: dBm.
 pub(crate) const NEAR: f32 = -50.0;
 /// Just so that a station senses it, and receives others all the same. Units: dBm.

@@ -53,6 +53,17 @@ fn hop_of(mbps: f64, known: &[(Hop, f64)]) -> Hop {
     hop.clone().lossy((1.0 - mbps / most).max(0.0))
 }
 
+/// The own link, the shared one and the hop to the client of so many placements.
+#[must_use]
+pub fn placements(count: u64, seed: u64) -> Vec<[Hop; 3]> {
+    let known = known(seed);
+    let mut random = Random::new(seed, "placements");
+    let mut draw = |low: f64, high: f64| hop_of(low + (high - low) * random.uniform(), &known);
+    (0..count)
+        .map(|_| [draw(10.0, 40.0), draw(30.0, 60.0), draw(30.0, 60.0)])
+        .collect()
+}
+
 /// Of at least one value.
 fn median(values: Vec<f64>) -> f64 {
     Spread::of(values).map_or(f64::NAN, |spread| spread.median)
@@ -77,12 +88,8 @@ impl Experiment for Placements {
     }
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
-        let known = known(seed);
-        let mut random = Random::new(seed, "placements");
         let (mut gains, mut naive, mut deficits) = (Vec::new(), Vec::new(), Vec::new());
-        for place in 0..PLACEMENTS {
-            let mut draw = |low: f64, high: f64| hop_of(low + (high - low) * random.uniform(), &known);
-            let (own, shared, down) = (draw(10.0, 40.0), draw(30.0, 60.0), draw(30.0, 60.0));
+        for (place, [own, shared, down]) in (0..).zip(placements(PLACEMENTS, seed)) {
             let seed = seed.wrapping_mul(PLACEMENTS).wrapping_add(place);
             let rate = |scheme| {
                 let setup = Setup::new(own.clone(), shared.clone(), Some(down.clone()), scheme);
@@ -117,7 +124,8 @@ impl Experiment for Placements {
 }
 
 /// The own link of Table 3: [`twenty`] with a few frames lost.
-fn nineteen() -> Hop {
+#[must_use]
+pub fn nineteen() -> Hop {
     twenty().lossy(0.05)
 }
 

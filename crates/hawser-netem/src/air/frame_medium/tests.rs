@@ -198,7 +198,7 @@ fn strangers_take_their_share_of_the_air_and_no_stack_reads_them() {
     let saturated = |strangers: Vec<Stranger>| {
         let mut medium = introduced(Signal::clear(), true);
         for stranger in strangers {
-            medium.add_stranger(0, &stranger, Instant::ZERO);
+            medium.add_stranger(stranger, Instant::ZERO);
         }
         for cookie in 0..400 {
             medium.handle_frame(
@@ -224,15 +224,36 @@ fn strangers_take_their_share_of_the_air_and_no_stack_reads_them() {
         frequency: 2412,
         every: Duration::from_micros(50),
         len: 1504,
+        period: None,
+        heard_by: Vec::new(),
     };
     let alone = saturated(Vec::new());
     let beside = saturated(vec![stranger.clone()]);
     let elsewhere = saturated(vec![Stranger {
         frequency: 2462,
+        ..stranger.clone()
+    }]);
+    let out_of_range = saturated(vec![Stranger {
+        heard_by: vec![([2; 6], Signal::clear())],
+        ..stranger.clone()
+    }]);
+    // Now and then, so that nothing of its waits.
+    let seldom = Stranger {
+        every: Duration::from_millis(1),
         ..stranger
+    };
+    let all_the_time = saturated(vec![seldom.clone()]);
+    let half_of_the_time = saturated(vec![Stranger {
+        period: Some(Duration::from_millis(20)),
+        ..seldom
     }]);
     let share = beside.as_secs_f64() / alone.as_secs_f64();
     assert!((1.8..2.2).contains(&share), "{share}");
-    let share = elsewhere.as_secs_f64() / alone.as_secs_f64();
-    assert!((0.95..1.05).contains(&share), "{share}");
+    for unheard in [elsewhere, out_of_range] {
+        let share = unheard.as_secs_f64() / alone.as_secs_f64();
+        assert!((0.95..1.05).contains(&share), "{share}");
+    }
+    let taken = |time: Duration| time.as_secs_f64() - alone.as_secs_f64();
+    let share = taken(half_of_the_time) / taken(all_the_time);
+    assert!((0.2..0.7).contains(&share), "{share}");
 }

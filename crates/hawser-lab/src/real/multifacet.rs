@@ -1,0 +1,573 @@
+//! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater that are
+//! joined by two radios, and clients on the channel of one of them.
+//!
+//! Scope: figures 2, 6, 7, 8a, 9, 10 and 14 and tables 3 and 4, with the hops, placements and
+//! competitors that `hawser_experiments` has for them. The traditional repeater is the kernel's own
+//! forwarding over the link of its own; Multifacet is `hawser repeat` on both boxes; multipath TCP
+//! is the kernel's, uncoupled, with an address of the client on each link. Cards stop their queues
+//! at what ath9k keeps for a link, and the discipline above is the kernel's.
+//!
+//! Limitations: cards send at the rate of the hop, which the medium chooses, as in the simulator;
+//! the repeater's card of the shared link has one rate for both sides of it; one run of each.
+//! Headers of the boxes' session are counted as framing, as elsewhere: what the paper has is needed
+//! times the share of payload here.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+
+use hawser_experiments::papers::multifacet::{
+    COMPETING_LEN, Case, Competitor, FAR, Hop, Hops, PARTS, Who, five, forty_five, nineteen, placements,
+    sixty, thirty, twenty,
+};
+use hawser_netem::air::channel::frequency;
+use hawser_netem::air::{Signal, Stranger};
+use hawser_netem::report::Report;
+use hawser_netem::scenario::{Direction, Network, Scenario, Via, Wifi, Workload};
+use hawser_testbed::{Clients, OnAir, card_address};
+use hawser_units::{Bytes, Duration, Rate};
+use hawser_wire::data::FRAMING;
+
+use super::air::{Evaluation, Inside, Lab};
+use super::found::Measured;
+
+pub(super) const EVALUATIONS: &[Evaluation] = &[
+    Evaluation {
+        setup: "M-fig2",
+        claims: &[
+            "M.fig2.a_links",
+            "M.fig2.a_trad",
+            "M.fig2.b_trad",
+            "M.fig2.a64_waste",
+        ],
+        kernel: CARDS,
+        run: estimate,
+    },
+    Evaluation {
+        setup: "M-fig6",
+        claims: &[
+            "M.fig6b.median",
+            "M.fig6b.same",
+            "M.fig6b.max",
+            "M.fig6c.15",
+            "M.fig6c.worst",
+        ],
+        kernel: CARDS,
+        run: uncontrolled,
+    },
+    Evaluation {
+        setup: "M-fig7",
+        claims: &["M.fig7.c1", "M.fig7.c2", "M.fig7.c3", "M.fig7.c3udp"],
+        kernel: CARDS,
+        run: bottlenecks,
+    },
+    Evaluation {
+        setup: "M-tab3",
+        claims: &[
+            "M.tab3.mf1",
+            "M.tab3.tr1",
+            "M.tab3.mf2",
+            "M.tab3.tr2",
+            "M.tab3.mf3",
+            "M.tab3.tr3",
+            "M.tab3.mf4",
+            "M.tab3.tr4",
+            "M.tab3.flat",
+            "M.tab3.ratio",
+        ],
+        kernel: Inside::DriversCards(8),
+        run: several_clients,
+    },
+    Evaluation {
+        setup: "M-fig8a",
+        claims: &["M.fig8a.d0", "M.fig8a.d100", "M.fig8a.mono"],
+        kernel: CARDS,
+        run: multipath,
+    },
+    Evaluation {
+        setup: "M-fig9",
+        claims: &["M.fig9.over", "M.fig9.mf"],
+        kernel: CARDS,
+        run: overhearing,
+    },
+    Evaluation {
+        setup: "M-fig10",
+        claims: &["M.fig10.tcp", "M.fig10.udp", "M.fig10.sum"],
+        kernel: CARDS,
+        run: fastest,
+    },
+    Evaluation {
+        setup: "M-fig14",
+        claims: &["M.fig14.shift"],
+        kernel: CARDS,
+        run: interference,
+    },
+    Evaluation {
+        setup: "M-tab4",
+        claims: &["M.tab4.mf"],
+        kernel: CARDS,
+        run: against_routing,
+    },
+];
+
+/// Two links and one client.
+const CARDS: Inside = Inside::DriversCards(5);
+
+/// What is on the floor.
+#[derive(Clone)]
+struct Floor {
+    /// The own link and the shared one.
+    links: [Hop; 2],
+    /// Repeater to clients; `None`: the client is the repeater itself.
+    down: Option<Hop>,
+    clients: usize,
+    /// Of the wire to the server, one way.
+    wire: Duration,
+    competitors: Vec<Competitor>,
+    warmup: Duration,
+    length: Duration,
+}
+
+/// Who carries frames between the two boxes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Carrier {
+    Multifacet,
+    /// One link alone, by its index, and the kernel's forwarding.
+    Only(usize),
+    /// The kernel's multipath TCP, with an address for each link.
+    Mptcp,
+}
+
+/// Over the link of its own.
+const TRADITIONAL: Carrier = Carrier::Only(OWN);
+
+impl Floor {
+    fn new([own, shared, down]: [Hop; 3]) -> Self {
+        Self {
+            links: [own, shared],
+            down: Some(down),
+            clients: 1,
+            wire: Duration::from_millis(5),
+            competitors: Vec::new(),
+            warmup: Duration::from_secs(3),
+            length: Duration::from_secs(7),
+        }
+    }
+
+    /// What a hop carries alone.
+    fn of_one(hop: Hop) -> Self {
+        Self {
+            down: None,
+            warmup: Duration::from_secs(1),
+            length: Duration::from_secs(4),
+            ..Self::new([hop, five(), five()])
+        }
+    }
+
+    fn beside(mut self, competitor: Competitor) -> Self {
+        self.competitors.push(competitor);
+        self
+    }
+
+    /// What one client's TCP gets. Units: Mbit/s.
+    fn tcp(&self, lab: &mut Lab<'_>, carrier: Carrier) -> anyhow::Result<f64> {
+        Ok(self.run(lab, carrier, &tcp())?.goodput_bps.total / 1e6)
+    }
+
+    /// Lets each client do that.
+    fn run(&self, lab: &mut Lab<'_>, carrier: Carrier, workload: &Workload) -> anyhow::Result<Report> {
+        let via = match carrier {
+            Carrier::Multifacet => Via::Repeater,
+            Carrier::Only(link) => Via::Single(NAMES[link].to_owned()),
+            Carrier::Mptcp => Via::Mptcp,
+        };
+        let cards = [OWN, SHARED].map(|link| self.links[link].station(0));
+        let clients = self.down.as_ref().map(|hop| Clients {
+            count: self.clients,
+            network: SHARED,
+            card: hop.station(0),
+            signal: hop.signal.clone(),
+            far: Signal {
+                power: FAR,
+                ..Signal::clear()
+            },
+        });
+        let on_air = OnAir {
+            cards: cards.to_vec(),
+            clients,
+            strangers: self.competitors.iter().map(|one| self.stranger(one)).collect(),
+            wire: self.wire,
+            ..OnAir::default()
+        };
+        let scenario = Scenario {
+            name: via.label(),
+            seed: 1,
+            duration: self.warmup + self.length,
+            warmup: self.warmup,
+            via,
+            schedulers: Vec::new(),
+            controller: None,
+            networks: [OWN, SHARED].map(|link| self.network(link)).into(),
+            client_hop: None,
+            workloads: vec![workload.clone(); self.clients],
+            beside: BTreeMap::new(),
+            events: Vec::new(),
+        };
+        lab.run(&scenario.name, &scenario, &on_air)
+    }
+
+    fn network(&self, link: usize) -> Network {
+        Network {
+            name: NAMES[link].to_owned(),
+            links: None,
+            wifi: Some(Wifi {
+                standard: self.links[link].standard,
+                channel: CHANNELS[link],
+                rate: None,
+                signal: self.links[link].signal.clone(),
+                neighbours: Vec::new(),
+                marks: false,
+                tells: false,
+                slots: None,
+            }),
+            member: None,
+            shares: None,
+            blocks_udp: false,
+        }
+    }
+
+    /// A competitor, among the cards of this floor.
+    fn stranger(&self, competitor: &Competitor) -> Stranger {
+        let cards = |who| match who {
+            Who::AccessPoint => vec![2 * OWN, 2 * SHARED],
+            Who::Repeater => vec![2 * OWN + 1, 2 * SHARED + 1],
+            Who::Clients => (4..4 + self.clients).collect(),
+        };
+        let heard_by = competitor.near.iter().flat_map(|(who, power)| {
+            let signal = Signal {
+                power: *power,
+                ..Signal::clear()
+            };
+            let by = |card| (card_address(card), signal.clone());
+            cards(*who).into_iter().map(by).collect::<Vec<_>>()
+        });
+        Stranger {
+            station: competitor.station(),
+            frequency: frequency(competitor.channel.into()),
+            every: competitor.gap(),
+            len: COMPETING_LEN,
+            period: competitor.period,
+            heard_by: heard_by.collect(),
+        }
+    }
+}
+
+/// Figure 2, without what it computes.
+fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let mut alone = [0.0; 3];
+    for (rate, hop) in alone.iter_mut().zip([twenty(), forty_five(), sixty()]) {
+        *rate = Floor::of_one(hop).tcp(lab, TRADITIONAL)?;
+    }
+    let mut through = |own, down| Floor::new([own, five(), down]).tcp(lab, TRADITIONAL);
+    let places = [
+        through(twenty(), forty_five())?,
+        through(thirty(), thirty())?,
+        through(five(), sixty())?,
+    ];
+    Ok(vec![
+        Measured::within("M.fig2.a_links", mean(&alone)),
+        Measured::within("M.fig2.a_trad", mean(&places[..2])),
+        Measured::within("M.fig2.b_trad", places[2]),
+        Measured::within("M.fig2.a64_waste", alone[1] - alone[0]),
+    ])
+}
+
+/// Figures 6b and 6c, at the first placements of the simulator's first seed.
+fn uncontrolled(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let (mut gains, mut deficits, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
+    for (place, hops) in placements(PLACEMENTS, 1).into_iter().enumerate() {
+        let mut alone = [0.0; 3];
+        for (rate, hop) in alone.iter_mut().zip(&hops) {
+            *rate = Floor::of_one(hop.clone()).tcp(lab, TRADITIONAL)?;
+        }
+        let [own, shared, down] = alone;
+        let optimum = Hops { own, shared, down }.optimum();
+        let floor = Floor::new(hops);
+        let traditional = floor.tcp(lab, TRADITIONAL)?;
+        let multifacet = floor.tcp(lab, Carrier::Multifacet)?;
+        gains.push(multifacet / traditional);
+        deficits.push(100.0 * (1.0 - multifacet / FRAMED / optimum));
+        for (what, value) in [
+            ("by equation 2", optimum),
+            ("traditional", traditional),
+            ("Hawser", multifacet),
+        ] {
+            evidence.push((format!("place {}: {what}", place + 1), value));
+        }
+    }
+    let share = |count: usize| 100.0 * count as f64 / gains.len() as f64;
+    let same = share(gains.iter().filter(|gain| **gain < 1.02).count());
+    let near = share(deficits.iter().filter(|deficit| **deficit <= 15.0).count());
+    let worst = deficits.iter().copied().fold(0.0, f64::max);
+    let most = gains.iter().copied().fold(0.0, f64::max);
+    Ok(vec![
+        framed("M.fig6b.median", median(gains)).with(evidence.clone()),
+        Measured::at_most("M.fig6b.same", same),
+        framed("M.fig6b.max", most),
+        Measured::at_least("M.fig6c.15", near).with(evidence),
+        Measured::at_most("M.fig6c.worst", worst),
+    ])
+}
+
+/// Figure 7.
+fn bottlenecks(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let loads = [
+        (Case::C1, "c1", tcp()),
+        (Case::C2, "c2", tcp()),
+        (Case::C3, "c3", tcp()),
+        (Case::C3, "c3udp", udp(60)),
+    ];
+    let mut all = Vec::new();
+    for (case, name, load) in loads {
+        let (mut gains, mut evidence) = (Vec::new(), Vec::new());
+        for part in PARTS {
+            let floor = Floor::new(case.hops()).beside(case.competitor(part, CHANNELS));
+            let mut rate = |carrier| anyhow::Ok(floor.run(lab, carrier, &load)?.goodput_bps.total);
+            let gain = rate(Carrier::Multifacet)? / rate(TRADITIONAL)?;
+            evidence.push((format!("of {:.0} % taken", 100.0 * part), gain));
+            gains.push(gain);
+        }
+        all.push(framed(format!("M.fig7.{name}"), mean(&gains)).with(evidence));
+    }
+    Ok(all)
+}
+
+/// Table 3.
+fn several_clients(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let (mut all, mut totals, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut least = f64::INFINITY;
+    for clients in 1..=4 {
+        let mut floor = Floor::new([nineteen(), thirty(), sixty()]);
+        floor.clients = clients;
+        let report = floor.run(lab, Carrier::Multifacet, &tcp())?;
+        let plain = floor.run(lab, TRADITIONAL, &tcp())?.goodput_bps.total / 1e6;
+        let total = report.goodput_bps.total / 1e6;
+        let fair = total * 1e6 / clients as f64;
+        let each = report.goodput_bps.workloads.iter();
+        least = each.fold(least, |least, rate| least.min(rate / fair));
+        all.push(framed(format!("M.tab3.mf{clients}"), total));
+        all.push(Measured::within(format!("M.tab3.tr{clients}"), plain));
+        totals.push(total);
+        ratios.push(total / plain);
+    }
+    let most = totals.iter().copied().fold(0.0, f64::max);
+    let spread = most / totals.iter().copied().fold(f64::INFINITY, f64::min);
+    let evidence = vec![("spread".to_owned(), spread), ("least share".to_owned(), least)];
+    let is_flat = spread <= 1.08 && least >= 0.8;
+    all.push(Measured::holds("M.tab3.flat", is_flat, 1.0, evidence));
+    all.push(framed("M.tab3.ratio", mean(&ratios)));
+    Ok(all)
+}
+
+/// Figure 8a: ten seconds from the beginning, as the paper's.
+fn multipath(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let (mut ratios, mut evidence) = (Vec::new(), Vec::new());
+    for there_and_back in [0, 25, 50, 75, 100] {
+        let mut floor = Floor::new([twenty(), thirty(), sixty()]);
+        floor.wire = Duration::from_millis(there_and_back) / 2;
+        (floor.warmup, floor.length) = (Duration::ZERO, Duration::from_secs(10));
+        let (mptcp, hawser) = (
+            floor.tcp(lab, Carrier::Mptcp)?,
+            floor.tcp(lab, Carrier::Multifacet)?,
+        );
+        evidence.push((format!("{there_and_back} ms: multipath TCP"), mptcp));
+        evidence.push((format!("{there_and_back} ms: Hawser"), hawser));
+        ratios.push(mptcp / hawser);
+    }
+    let grows = ratios.windows(2).all(|pair| pair[1] <= pair[0] + 0.1 * ratios[0]);
+    Ok(vec![
+        Measured::at_most("M.fig8a.d0", ratios[0]).with(evidence.clone()),
+        Measured::at_most("M.fig8a.d100", ratios[4]).with(evidence.clone()),
+        Measured::holds("M.fig8a.mono", grows, 1.0, evidence),
+    ])
+}
+
+/// Figure 9. Who overhears gets, beside what a repeater of one channel brings, what the direct link
+/// carries alone.
+fn overhearing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let floor = Floor::new([Hop::fixed(2, 1, true), twenty(), forty_five()]);
+    let one = floor.tcp(lab, Carrier::Only(SHARED))?;
+    let direct = Floor::of_one(five().lossy(1.0 / 3.0)).tcp(lab, TRADITIONAL)?;
+    let multifacet = floor.tcp(lab, Carrier::Multifacet)?;
+    let overhearing = one + direct;
+    let evidence = vec![
+        ("one channel".to_owned(), one),
+        ("direct link".to_owned(), direct),
+        ("Hawser".to_owned(), multifacet),
+    ];
+    Ok(vec![
+        Measured::within("M.fig9.over", overhearing / one),
+        framed("M.fig9.mf", multifacet / overhearing).with(evidence),
+    ])
+}
+
+/// Figure 10: the fastest radios of the paper, with the client on the repeater's wire.
+fn fastest(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let floor = |wide| {
+        let hop = Hop::fixed(7, 3, wide);
+        Floor {
+            links: [hop.clone(), hop.clone()],
+            wire: Duration::ZERO,
+            ..Floor::of_one(hop)
+        }
+    };
+    let (mut shares, mut evidence, mut wide) = (Vec::new(), Vec::new(), [0.0; 2]);
+    for is_wide in [false, true] {
+        for (kind, load) in [tcp(), udp(500)].into_iter().enumerate() {
+            let floor = floor(is_wide);
+            let mut rate = |carrier| anyhow::Ok(floor.run(lab, carrier, &load)?.goodput_bps.total / 1e6);
+            let (one, both) = (rate(TRADITIONAL)?, rate(Carrier::Multifacet)?);
+            let width = if is_wide { 40 } else { 20 };
+            let name = ["TCP", "UDP"][kind];
+            evidence.push((format!("{width} MHz, {name}: one link"), one));
+            evidence.push((format!("{width} MHz, {name}: both"), both));
+            shares.push(both / (2.0 * one));
+            if is_wide {
+                wide[kind] = both;
+            }
+        }
+    }
+    let is_sum = shares.iter().all(|share| *share >= 0.9);
+    Ok(vec![
+        framed("M.fig10.tcp", wide[0]),
+        framed("M.fig10.udp", wide[1]),
+        Measured::holds("M.fig10.sum", is_sum, FRAMED, evidence),
+    ])
+}
+
+/// Figure 14: what a link loses to an interferer moves to the other one at once.
+fn interference(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let period = Duration::from_secs(10);
+    let mut floor = Floor {
+        links: [thirty(), thirty()],
+        warmup: Duration::ZERO,
+        length: period * 2,
+        ..Floor::of_one(thirty())
+    };
+    floor.competitors.push(Competitor {
+        period: Some(period),
+        load: 20.0,
+        ..Case::C3.competitor(1.0, CHANNELS)
+    });
+    let report = floor.run(lab, Carrier::Multifacet, &udp(35))?;
+    let in_second = (1000 / report.series.networks_bin_ms.max(1)) as usize;
+    let carried: Vec<Vec<f64>> = NAMES
+        .iter()
+        .map(|name| {
+            let bins = report.series.networks.get(*name).map_or(&[][..], Vec::as_slice);
+            let seconds = bins.chunks_exact(in_second);
+            seconds
+                .map(|bins| bins.iter().sum::<u64>() as f64 * 8.0 / 1e6)
+                .collect()
+        })
+        .collect();
+    // The interferer's clock is the kernel's: its onset is where the link begins to carry less.
+    let seconds = carried[OWN].len().min(carried[SHARED].len());
+    let fall = |second: &usize| carried[OWN][second - 1] - carried[OWN][*second];
+    let onset = (2..seconds.saturating_sub(1)).max_by(|a, b| fall(a).total_cmp(&fall(b)));
+    let onset = onset.unwrap_or(2);
+    let [before, after] =
+        [onset - 2, onset + 1].map(|second| [OWN, SHARED].map(|link| carried[link][second]));
+    let holds =
+        after[0] < before[0] && after[1] > before[1] && after[0] + after[1] >= 0.85 * (before[0] + before[1]);
+    let evidence = vec![
+        ("interfered before".to_owned(), before[0]),
+        ("interfered after".to_owned(), after[0]),
+        ("other before".to_owned(), before[1]),
+        ("other after".to_owned(), after[1]),
+    ];
+    Ok(vec![Measured::holds("M.fig14.shift", holds, 1.0, evidence)])
+}
+
+/// Table 4, without ROMA's logic.
+fn against_routing(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let mut floor = Floor::new(Case::C3.hops()).beside(Case::C3.competitor(1.0, CHANNELS));
+    floor.length *= 2;
+    let (multifacet, traditional) = (floor.tcp(lab, Carrier::Multifacet)?, floor.tcp(lab, TRADITIONAL)?);
+    let evidence = vec![
+        ("Hawser".to_owned(), multifacet),
+        ("traditional".to_owned(), traditional),
+    ];
+    Ok(vec![framed("M.tab4.mf", multifacet / traditional).with(evidence)])
+}
+
+/// What a session carried; more is better.
+fn framed(claim: impl Display, value: f64) -> Measured {
+    Measured::rate(claim, value, FRAMED, 1.0)
+}
+
+fn tcp() -> Workload {
+    Workload::Tcp {
+        direction: Direction::Down,
+        streams: 1,
+        congestion: "cubic".to_owned(),
+    }
+}
+
+fn udp(mbps: u64) -> Workload {
+    Workload::Udp {
+        direction: Direction::Down,
+        rate: Rate::from_mbps(mbps),
+        size: Bytes(DATAGRAM),
+        layers: 0,
+    }
+}
+
+fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// Of at least one value.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 {
+        values[middle]
+    } else {
+        f64::midpoint(values[middle - 1], values[middle])
+    }
+}
+
+const OWN: usize = 0;
+const SHARED: usize = 1;
+const NAMES: [&str; 2] = ["own", "shared"];
+/// Of the own link and the shared one: of 5 GHz, without radar.
+const CHANNELS: [u16; 2] = [44, 36];
+/// Of the paper's thirty.
+const PLACEMENTS: u64 = 10;
+/// What the boxes' session leaves of a frame: IPv6, UDP and its own header around Ethernet.
+const FRAMED: f64 = 1.0 - (40.0 + 8.0 + FRAMING as f64) / 1500.0;
+/// A datagram that fits a frame of the session. Units: bytes of UDP payload.
+const DATAGRAM: u64 = 1_370;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_competitor_is_heard_where_the_paper_has_it() {
+        let case = Case::C1;
+        let mut floor = Floor::new(case.hops());
+        floor.clients = 2;
+        let stranger = floor.stranger(&case.competitor(0.5, CHANNELS));
+        let heard: Vec<_> = stranger.heard_by.iter().map(|(address, _)| *address).collect();
+        // The repeater's two cards and the clients', not the access point's.
+        assert_eq!(heard, [1, 3, 4, 5].map(card_address));
+        assert_eq!(stranger.frequency, 5180);
+    }
+
+    #[test]
+    fn the_median_of_an_even_number_lies_between() {
+        assert!((median(vec![4.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
+        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,99 @@
+//! Clients on the air behind the box with the networks' stations.
+
+use anyhow::{Context, bail};
+use hawser_netem::scenario::Via;
+
+use super::{
+    BRIDGE, BuiltNetwork, FIRST_GUEST, GUEST, SETTINGS, World, gateway_device, namespace, prepare_kernel,
+    prepare_router,
+};
+use crate::client_hop::CLIENTS;
+use crate::command::ip;
+use crate::on_air::Clients;
+use crate::wifi;
+
+impl World {
+    /// Clients on the air of a network, behind the box with its station: in the subnet of both
+    /// bridges, or, without a repeater, in one for each network, to which both ends have routes.
+    pub(super) fn build_clients(&mut self, clients: &Clients) -> anyhow::Result<()> {
+        let network = self.networks.get(clients.network);
+        let wifi = network.and_then(|network| Some((network.name.clone(), network.wifi.clone()?)));
+        let (Some((station, wifi)), true) = (wifi, self.air.is_some()) else {
+            bail!(
+                "clients are on the air of network {}, which has none",
+                clients.network
+            );
+        };
+        let is_bridged = self.via == Via::Repeater;
+        let subnets = if is_bridged {
+            vec![0]
+        } else {
+            self.route_to_clients()?
+        };
+        let air = self.air.as_mut().expect("it was seen");
+        air.add_beside((&self.client, &station), BRIDGE, &wifi)?;
+        for number in 0..clients.count {
+            let place = if number == 0 {
+                self.applications.clone()
+            } else {
+                namespace()?
+            };
+            place
+                .run(|| prepare_kernel(SETTINGS))
+                .context("cannot prepare a client")?;
+            let air = self.air.as_mut().expect("it was seen");
+            air.add_guest((&place, GUEST))?;
+            ip(&place, &[], &format!("link set lo up\nlink set dev {GUEST} up\n"))?;
+            wifi::join_network(&place, (GUEST, CLIENTS), &wifi)?;
+            let (host, mut commands) = (FIRST_GUEST + number, String::new());
+            for subnet in &subnets {
+                commands += &format!("addr add 10.78.{subnet}.{host}/24 dev {GUEST}\n");
+            }
+            let gateway = if is_bridged { 1 } else { 2 };
+            commands += &format!("route add default via 10.78.{}.{gateway}\n", subnets[0]);
+            ip(&place, &[], &commands)?;
+            if self.via == Via::Mptcp {
+                ip(&place, &["mptcp"], "limits set subflow 8 add_addr_accepted 8")?;
+                for subnet in &subnets[1..] {
+                    let endpoint = format!("endpoint add 10.78.{subnet}.{host} dev {GUEST} subflow");
+                    ip(&place, &["mptcp"], &endpoint)?;
+                }
+            }
+            if number > 0 {
+                self.guests.insert(number, place);
+            }
+        }
+        Ok(())
+    }
+
+    /// A subnet of clients for each network that is used, which travels over that network; says
+    /// which.
+    fn route_to_clients(&self) -> anyhow::Result<Vec<usize>> {
+        self.client
+            .run(prepare_router)
+            .context("cannot prepare the clients' box")?;
+        let is_used =
+            |network: &&BuiltNetwork| !matches!(&self.via, Via::Single(only) if *only != network.name);
+        let used = self.networks.iter().filter(is_used);
+        let (mut near, mut far) = (String::new(), String::new());
+        near += &format!("link add {BRIDGE} type bridge\nlink set {BRIDGE} up\n");
+        let mut subnets = Vec::new();
+        for BuiltNetwork { name, number, .. } in used {
+            near += &format!(
+                "addr add 10.78.{number}.2/24 dev {BRIDGE}\n\
+                 rule add from 10.78.{number}.0/24 table {table}\n\
+                 route replace default via 10.77.{number}.1 dev {name} table {table}\n\
+                 route replace 10.78.{number}.0/24 dev {BRIDGE} table {table}\n",
+                table = 100 + number
+            );
+            far += &format!(
+                "route add 10.78.{number}.0/24 via 10.77.{number}.2 dev {}\n",
+                gateway_device(*number)
+            );
+            subnets.push(*number);
+        }
+        ip(&self.client, &[], &near)?;
+        ip(&self.net, &[], &far)?;
+        Ok(subnets)
+    }
+}
