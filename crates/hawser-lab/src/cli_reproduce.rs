@@ -57,12 +57,16 @@ pub(crate) struct ReproduceArgs {
     jobs: Option<NonZeroUsize>,
     /// Measures with real packets and daemons, and asks whether Hawser does at least as well as the
     /// paper after its own headers (some two hours for each run of all; --list says of what);
-    /// juggler and all-aps on real 802.11 stacks in a kernel of their own, once each.
+    /// juggler, all-aps and multifacet on real 802.11 stacks in a kernel of their own, once each.
     #[arg(long, conflicts_with_all = ["seeds", "html", "markdown", "timeline", "jobs"])]
     real: bool,
     /// How many times each is measured.
     #[arg(long, value_name = "N", default_value_t = 2, requires = "real", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     runs: u32,
+    /// Runs those of piconet and flow-switch in a kernel of their own as well, in virtual time: no
+    /// root, nothing that runs beside it matters, and the same seed gives the same result.
+    #[arg(long, requires = "real")]
+    virtual_time: bool,
     /// Keeps configurations and logs of the daemons there.
     #[arg(long, value_name = "DIR", requires = "real")]
     keep: Option<PathBuf>,
@@ -118,7 +122,7 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
     let claims: Vec<String> = real::claims().into_iter().filter(has_any).collect();
     if claims.is_empty() {
         return Ok(unknown(
-            "none of the selected claims is measured on real packets; try piconet, juggler or all-aps",
+            "none of the selected claims is measured on real packets; try piconet, juggler, all-aps or multifacet",
         ));
     }
     if args.list {
@@ -141,7 +145,11 @@ fn measure_really(selected: &[Selected], args: &ReproduceArgs) -> anyhow::Result
         progress::clear_line();
         complain(format_args!("{error:#}"));
     };
-    let all = real::run(selected, args.runs, &options, &mut on_progress, &mut on_failure);
+    let plan = real::Plan {
+        runs: args.runs,
+        is_virtual: args.virtual_time,
+    };
+    let all = real::run(selected, plan, &options, &mut on_progress, &mut on_failure);
     progress::clear_line();
     if args.json {
         say!("{}", serde_json::to_string(&all)?)?;

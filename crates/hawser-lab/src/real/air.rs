@@ -89,23 +89,33 @@ impl Evaluation {
                 kernel.is_virtual = world.is_virtual;
             }
         }
-        kernel.time_limit_s = TIME_LIMIT_S;
-        let mut words: Vec<OsString> = ["reproduce", "--real", "--runs", "1", "--json"]
-            .map(Into::into)
-            .into();
-        if options.run_dir.is_kept() {
-            kernel.kept.push(options.run_dir.path().to_owned());
-            words.extend(["--keep".into(), options.run_dir.path().as_os_str().to_owned()]);
-        }
-        let is_asked = |claim: &&&str| selected.iter().any(|(_, _, known)| known.id == ***claim);
-        words.extend(self.claims.iter().filter(is_asked).map(OsString::from));
-        let program = std::env::current_exe().context("cannot find this program")?;
-        let (status, said) = kernel.output(&program, &words).context(self.setup)?;
-        let found: Vec<Found> = serde_json::from_str(said.trim())
-            .with_context(|| format!("{}: its kernel ended with {status}", self.setup))?;
-        ensure!(!found.is_empty(), "{}: its kernel measured nothing", self.setup);
-        Ok(found)
+        find_in(kernel, (self.setup, self.claims), selected, options)
     }
+}
+
+/// What this program finds of the selected claims of an evaluation when it runs in that kernel.
+pub(super) fn find_in(
+    mut kernel: Kernel,
+    (setup, claims): (&str, &[impl AsRef<str>]),
+    selected: &[Selected],
+    options: &Options,
+) -> anyhow::Result<Vec<Found>> {
+    kernel.time_limit_s = TIME_LIMIT_S;
+    let words = ["reproduce", "--real", "--runs", "1", "--json"];
+    let mut words: Vec<OsString> = words.map(Into::into).into();
+    if options.run_dir.is_kept() {
+        kernel.kept.push(options.run_dir.path().to_owned());
+        words.extend(["--keep".into(), options.run_dir.path().as_os_str().to_owned()]);
+    }
+    let is_asked = |claim: &&str| selected.iter().any(|(_, _, known)| known.id == **claim);
+    let asked = claims.iter().map(AsRef::as_ref).filter(is_asked);
+    words.extend(asked.map(OsString::from));
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let (status, said) = kernel.output(&program, &words).context(setup.to_owned())?;
+    let found: Vec<Found> = serde_json::from_str(said.trim())
+        .with_context(|| format!("{setup}: its kernel ended with {status}"))?;
+    ensure!(!found.is_empty(), "{setup}: its kernel measured nothing");
+    Ok(found)
 }
 
 impl Lab<'_> {

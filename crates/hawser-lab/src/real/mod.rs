@@ -23,7 +23,7 @@ use std::collections::BTreeMap;
 use hawser_experiments::reproduce::Selected;
 use hawser_linux::shutdown;
 use hawser_terminal::columns;
-use hawser_testbed::{Options, Progress};
+use hawser_testbed::{Kernel, Options, Progress};
 
 use found::Measured;
 pub(crate) use found::{Found, read};
@@ -38,14 +38,24 @@ struct Evaluation {
     run: fn(&mut Lab<'_>) -> anyhow::Result<Vec<Measured>>,
 }
 
-/// Measures what the selected claims need, so many times; what no evaluation here measures is left
-/// out. A run that fails is told to `on_failure`, and the others go on.
+/// How evaluations are run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// How many times each.
+    pub(crate) runs: u32,
+    /// Those in namespaces too in a kernel of their own, in virtual time, each run by another seed
+    /// of that kernel's.
+    pub(crate) is_virtual: bool,
+}
+
+/// Measures what the selected claims need; what no evaluation here measures is left out. A run that
+/// fails is told to `on_failure`, and the others go on.
 ///
 /// Must be called on a thread that lives as long as the process: the daemons of the runs die with
 /// it.
 pub(crate) fn run(
     selected: &[Selected],
-    runs: u32,
+    plan: Plan,
     options: &Options,
     on_progress: &mut dyn FnMut(&str, &Progress<'_>),
     on_failure: &mut dyn FnMut(anyhow::Error),
@@ -55,16 +65,21 @@ pub(crate) fn run(
         if !is_any_asked(selected, (evaluation.claims)()) {
             continue;
         }
-        for _ in 0..runs {
-            let mut lab = Lab::new(evaluation.setup, options, on_progress);
-            let found = (evaluation.run)(&mut lab).unwrap_or_else(|error| {
+        for seed in 1..=plan.runs {
+            let found = if plan.is_virtual {
+                evaluation.find_inside(seed, selected, options)
+            } else {
+                let mut lab = Lab::new(evaluation.setup, options, on_progress);
+                (evaluation.run)(&mut lab).map(|found| judge_all(found, selected))
+            };
+            let found = found.unwrap_or_else(|error| {
                 on_failure(error);
                 Vec::new()
             });
             if shutdown::is_requested() {
                 return all.into_values().collect();
             }
-            found::merge(&mut all, judge_all(found, selected));
+            found::merge(&mut all, found);
         }
     }
     // In virtual time one run is like another.
@@ -83,6 +98,18 @@ pub(crate) fn run(
     }
     all.into_values().collect()
 }
+
+impl Evaluation {
+    fn find_inside(&self, seed: u32, selected: &[Selected], options: &Options) -> anyhow::Result<Vec<Found>> {
+        let mut kernel = Kernel::find()?;
+        kernel.seed = seed.into();
+        kernel.memory = MEMORY.to_owned();
+        air::find_in(kernel, (self.setup, &(self.claims)()), selected, options)
+    }
+}
+
+/// Fourteen neighbours with their daemons.
+const MEMORY: &str = "2G";
 
 fn evaluations() -> impl Iterator<Item = &'static Evaluation> {
     piconet::evaluations().chain(flow_switch::EVALUATIONS)
