@@ -336,7 +336,7 @@ async fn by_udp(
     let endpoint = quinn::Endpoint::new(tls::client_endpoint_config(), None, socket, runtime)?;
     let mut config = tls::client_config(identity, joined.hub_key)?;
     let mut transport = quinn::TransportConfig::default();
-    transport.initial_rtt(FIRST_ROUND_TRIP);
+    transport.initial_rtt(tls::FIRST_ROUND_TRIP);
     config.transport_config(Arc::new(transport));
     let since = Instant::now();
     let connecting = endpoint.connect_with(config, remote, tls::SERVER_NAME)?;
@@ -371,7 +371,6 @@ fn bad(what: &'static str, said: &str, next: &str) -> Finding {
 
 /// For one answer: far networks have round trips of 2 s.
 const TIMEOUT: Duration = Duration::from_secs(5);
-const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 /// For the search of a size.
 const SIZES: Duration = Duration::from_millis(500);
 const GOODBYE: Duration = Duration::from_millis(200);

@@ -38,10 +38,10 @@ const IDLE: Duration = Duration::from_secs(15);
 /// A client keeps its NAT bindings and the hub's patience alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// What a client assumes of a network that it does not know: a lost first packet is sent again
-/// after three of these, and a few superfluous ones harm nobody. The default of 333 ms (RFC 9002
-/// section 6.2.2) makes a hub's restart last a second longer.
-const INITIAL_RTT: Duration = Duration::from_millis(100);
+/// What a round trip is taken for before the first was measured: that of a mobile network. A lost
+/// first packet is sent again after three of these, and a few superfluous ones harm nobody. The
+/// default of 333 ms (RFC 9002 section 6.2.2) makes a hub's restart last a second longer.
+pub const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
 /// Handshakes that the library holds until they are looked at, which is at once.
 const INCOMING: usize = 1_024;
@@ -81,9 +81,7 @@ pub fn client_config_for(
     tls.resumption = rustls::client::Resumption::disabled();
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
     let mut transport = transport();
-    transport
-        .keep_alive_interval(Some(KEEP_ALIVE))
-        .initial_rtt(INITIAL_RTT);
+    transport.keep_alive_interval(Some(KEEP_ALIVE));
     config.transport_config(Arc::new(transport));
     Ok(config)
 }
@@ -204,8 +202,6 @@ fn transport() -> quinn::TransportConfig {
         .max_concurrent_bidi_streams(1_u8.into())
         .max_concurrent_uni_streams(0_u8.into())
         .datagram_receive_buffer_size(None)
-        // A handshake that meets a hub which is just starting is tried again after 0.3 s instead of
-        // a second.
         .initial_rtt(FIRST_ROUND_TRIP)
         // A few small messages: large packets would be of no use.
         .mtu_discovery_config(None)
@@ -213,11 +209,6 @@ fn transport() -> quinn::TransportConfig {
         .receive_window(32_768_u32.into());
     transport
 }
-
-/// What a round trip is taken for before the first was measured: that of a mobile network. RFC 9002
-/// section 6.2.2 has 333 ms where nothing is known; a handshake is a few small packets, so one that
-/// is sent twice over a satellite costs little.
-const FIRST_ROUND_TRIP: Duration = Duration::from_millis(100);
 
 /// Connection ids without structure. The library's own default recognises its ids by a key that a
 /// restart forgets, and says nothing to those of a former life.

@@ -97,20 +97,24 @@ fn a_kernel_without_udp_segmentation_loses_no_datagram() {
     assert_eq!(workload["loss"], 0.0, "{workload}");
 }
 
+/// The program, where a kernel with radios and what they need are there.
+fn program_for_the_air() -> Option<&'static str> {
+    let has_both = ["hostapd", "iw"].map(|program| hawser_testing::require_program(&[program]));
+    if has_both.contains(&false) || !hawser_testing::require_kernel() {
+        return None;
+    }
+    let program = env!("CARGO_BIN_EXE_hawser-lab");
+    let _ = hawser_testing::require_beside(program, "hawser");
+    Some(program)
+}
+
 /// Two boxes that two radios join, hostapd and `mac80211` on both: what an interferer takes of one
 /// link goes over the other.
 #[test]
 fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
-    for program in ["hostapd", "iw"] {
-        if !hawser_testing::require_program(&[program]) {
-            return;
-        }
-    }
-    if !hawser_testing::require_kernel() {
+    let Some(program) = program_for_the_air() else {
         return;
-    }
-    let program = env!("CARGO_BIN_EXE_hawser-lab");
-    let _ = hawser_testing::require_beside(program, "hawser");
+    };
     let output = Command::new(program)
         .args(["reproduce", "M.fig14.shift", "--real", "--runs", "1", "--json"])
         .output()
@@ -122,16 +126,9 @@ fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
 /// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
 #[test]
 fn a_network_on_the_air_carries_what_the_simulator_says() {
-    for program in ["hostapd", "iw"] {
-        if !hawser_testing::require_program(&[program]) {
-            return;
-        }
-    }
-    if !hawser_testing::require_kernel() {
+    let Some(program) = program_for_the_air() else {
         return;
-    }
-    let program = env!("CARGO_BIN_EXE_hawser-lab");
-    let _ = hawser_testing::require_beside(program, "hawser");
+    };
     // A lossy network, and one with strangers on its channel, after it in the same kernel.
     let output = Command::new(program)
         .args(["conform", "--air", "--runs", "1", "--json", "lossy", "crowded"])

@@ -4,13 +4,15 @@
 //! Each evaluation has a kernel of its own (`hawser-lab uml`). Outside, it starts this program in
 //! there with the claims that are asked for, and takes what that prints; inside, it runs.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 
 use anyhow::{Context, ensure};
 use hawser_experiments::reproduce::Selected;
 use hawser_netem::report::Report;
-use hawser_netem::scenario::Scenario;
+use hawser_netem::scenario::{Network, Scenario, Via, Workload};
 use hawser_testbed::{Kernel, OnAir, Options, Progress};
+use hawser_units::Duration;
 
 use super::found::{Found, Measured};
 use super::judge_all;
@@ -46,6 +48,29 @@ pub(super) struct AccessPoints {
     /// What carries their frames; `None`: the kernel, which takes no time for it.
     pub(super) air: Option<&'static str>,
     pub(super) is_virtual: bool,
+}
+
+/// A scenario whose networks are on the air, which begins to count after a while.
+pub(super) fn scenario(
+    via: Via,
+    networks: [Network; 2],
+    workloads: Vec<Workload>,
+    (warmup, length): (Duration, Duration),
+) -> Scenario {
+    Scenario {
+        name: via.label(),
+        seed: 1,
+        duration: warmup + length,
+        warmup,
+        via,
+        schedulers: Vec::new(),
+        controller: None,
+        networks: networks.into(),
+        client_hop: None,
+        workloads,
+        beside: BTreeMap::new(),
+        events: Vec::new(),
+    }
 }
 
 /// Runs scenarios inside.

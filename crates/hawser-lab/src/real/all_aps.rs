@@ -11,20 +11,18 @@
 //! headers are counted as framing: what the paper has is needed times the share of payload here
 //! over that of plain TCP.
 
-use std::collections::BTreeMap;
-
 use hawser_experiments::papers::all_aps::{
     FAR, NEAR, PLACES, apart, between, card, hidden, minstrel, minstrel_ht,
 };
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Signal, StationConfig};
 use hawser_netem::report::Report;
-use hawser_netem::scenario::{Direction, Links, Network, Scenario, Via, Wifi, Workload};
+use hawser_netem::scenario::{Direction, Links, Network, Via, Wifi, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_testbed::{Guest, OnAir};
 use hawser_units::{Bytes, Duration, Rate};
 
-use super::air::{Evaluation, Inside, Lab};
+use super::air::{Evaluation, Inside, Lab, scenario};
 use super::found::Measured;
 
 pub(super) const EVALUATIONS: &[Evaluation] = &[
@@ -186,20 +184,8 @@ impl Place {
             ..OnAir::default()
         };
         let workloads = own.into_iter().chain(others.iter().map(|other| other.0.clone()));
-        let scenario = Scenario {
-            name: via.label(),
-            seed: 1,
-            duration: self.warmup + self.length,
-            warmup: self.warmup,
-            via,
-            schedulers: Vec::new(),
-            controller: None,
-            networks: (0..2).map(|network| self.network(network)).collect(),
-            client_hop: None,
-            workloads: workloads.collect(),
-            beside: BTreeMap::new(),
-            events: Vec::new(),
-        };
+        let networks = [0, 1].map(|network| self.network(network));
+        let scenario = scenario(via, networks, workloads.collect(), (self.warmup, self.length));
         lab.run(&scenario.name, &scenario, &on_air)
     }
 

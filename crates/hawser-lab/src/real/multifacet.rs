@@ -12,7 +12,6 @@
 //! Headers of the boxes' session are counted as framing, as elsewhere: what the paper has is needed
 //! times the share of payload here.
 
-use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use hawser_experiments::papers::multifacet::{
@@ -22,12 +21,12 @@ use hawser_experiments::papers::multifacet::{
 use hawser_netem::air::channel::frequency;
 use hawser_netem::air::{Signal, Stranger};
 use hawser_netem::report::Report;
-use hawser_netem::scenario::{Direction, Network, Scenario, Via, Wifi, Workload};
+use hawser_netem::scenario::{Direction, Network, Via, Wifi, Workload};
 use hawser_testbed::{Clients, OnAir, card_address};
 use hawser_units::{Bytes, Duration, Rate};
 use hawser_wire::data::FRAMING;
 
-use super::air::{Evaluation, Inside, Lab};
+use super::air::{Evaluation, Inside, Lab, scenario};
 use super::found::Measured;
 
 pub(super) const EVALUATIONS: &[Evaluation] = &[
@@ -198,20 +197,9 @@ impl Floor {
             wire: self.wire,
             ..OnAir::default()
         };
-        let scenario = Scenario {
-            name: via.label(),
-            seed: 1,
-            duration: self.warmup + self.length,
-            warmup: self.warmup,
-            via,
-            schedulers: Vec::new(),
-            controller: None,
-            networks: [OWN, SHARED].map(|link| self.network(link)).into(),
-            client_hop: None,
-            workloads: vec![workload.clone(); self.clients],
-            beside: BTreeMap::new(),
-            events: Vec::new(),
-        };
+        let networks = [OWN, SHARED].map(|link| self.network(link));
+        let workloads = vec![workload.clone(); self.clients];
+        let scenario = scenario(via, networks, workloads, (self.warmup, self.length));
         lab.run(&scenario.name, &scenario, &on_air)
     }
 
