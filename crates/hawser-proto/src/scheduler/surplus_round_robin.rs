@@ -16,7 +16,7 @@ use super::{Choice, Demand, PathView, Scheduler, lowest_rate, wait};
 /// Source: Piconet section IV note 2 (names it); Adiseshu, Parulkar, Varghese, SIGCOMM 1996 section
 /// 3 (the algorithm).
 /// Deviates: weights are rates found by measuring, and missed turns are kept; with paths that are
-/// always ready it is the paper's.
+/// always ready and differ by less than [`LONGEST_TURN`] it is the paper's.
 /// Cost: O(paths) a packet.
 #[derive(Clone, Debug, Default)]
 pub struct SurplusRoundRobin {
@@ -33,14 +33,26 @@ impl SurplusRoundRobin {
         Self::default()
     }
 
+    /// The ready path whose turn is nearest: those that are ready are far slower than others, or
+    /// packets have been larger than their turns.
+    fn least_in_debt(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> Choice {
+        let credit = |path: &PathView| self.credit.get(&path.id).copied().unwrap_or_default();
+        let ready = paths.iter().enumerate().filter(|(_, path)| path.is_ready(now));
+        let Some((path, view)) = ready.max_by_key(|(_, path)| credit(path)) else {
+            return wait(paths, now);
+        };
+        *self.credit.entry(view.id).or_default() -= i64::from(demand.len);
+        Choice::Send { path, packets: 1 }
+    }
+
     /// The path after the current one gets its turn.
-    fn advance(&mut self, demand: &Demand, paths: &[PathView], lowest: Rate) -> usize {
+    fn advance(&mut self, demand: &Demand, paths: &[PathView], rates: Rates) -> usize {
         let after = self
             .current
             .map_or(0, |current| paths.partition_point(|path| path.id <= current));
         let next = after % paths.len();
         let path = &paths[next];
-        let quantum = quantum(path, demand, lowest);
+        let quantum = quantum(path, demand, rates);
         let credit = self.credit.entry(path.id).or_default();
         *credit = (*credit + quantum).min(quantum * TURNS_KEPT);
         self.current = Some(path.id);
@@ -48,13 +60,34 @@ impl SurplusRoundRobin {
     }
 }
 
+/// What turns are measured by.
+#[derive(Clone, Copy)]
+struct Rates {
+    /// Of a path of which none is known.
+    unknown: Rate,
+    /// Of a path whose turn is a packet.
+    unit: Rate,
+}
+
+impl Rates {
+    fn of(paths: &[PathView]) -> Self {
+        let unknown = lowest_rate(paths);
+        let highest = paths.iter().map(|path| path.soon.rate()).max();
+        let least = highest.unwrap_or_default().as_bps() / LONGEST_TURN;
+        Self {
+            unknown,
+            unit: unknown.max(Rate::from_bps(least)),
+        }
+    }
+}
+
 /// Bytes of a turn: a packet of the largest size for the slowest path, so that every turn sends
-/// something.
-fn quantum(path: &PathView, demand: &Demand, lowest: Rate) -> i64 {
+/// something, unless it is far slower than others.
+fn quantum(path: &PathView, demand: &Demand, rates: Rates) -> i64 {
     let packet = u64::from(u32::from(path.mtu).max(demand.len));
-    let rate = path.soon.rate().max(lowest);
-    let bytes = u128::from(packet) * u128::from(rate.as_bps()) / u128::from(lowest.as_bps());
-    i64::try_from(bytes).unwrap_or(i64::MAX).min(LARGEST_TURN)
+    let rate = path.soon.rate().max(rates.unknown);
+    let bytes = u128::from(packet) * u128::from(rate.as_bps()) / u128::from(rates.unit.as_bps());
+    i64::try_from(bytes).unwrap_or(i64::MAX).max(1)
 }
 
 impl Scheduler for SurplusRoundRobin {
@@ -66,7 +99,7 @@ impl Scheduler for SurplusRoundRobin {
         if !paths.iter().any(|path| path.is_ready(now)) {
             return wait(paths, now);
         }
-        let lowest = lowest_rate(paths);
+        let rates = Rates::of(paths);
         if self.credit.len() > paths.len() {
             self.credit
                 .retain(|id, _| paths.iter().any(|path| path.id == *id));
@@ -74,8 +107,6 @@ impl Scheduler for SurplusRoundRobin {
         let mut turn = self
             .current
             .and_then(|current| paths.iter().position(|path| path.id == current));
-        // A turn lifts any credit above zero within two rounds; the bound only guards against a
-        // path of absurd size.
         for _ in 0..3 * paths.len() {
             if let Some(path) = turn
                 && paths[path].is_ready(now)
@@ -85,9 +116,9 @@ impl Scheduler for SurplusRoundRobin {
                 *credit -= i64::from(demand.len);
                 return Choice::Send { path, packets: 1 };
             }
-            turn = Some(self.advance(demand, paths, lowest));
+            turn = Some(self.advance(demand, paths, rates));
         }
-        wait(paths, now)
+        self.least_in_debt(demand, paths, now)
     }
 }
 
@@ -95,8 +126,10 @@ impl Scheduler for SurplusRoundRobin {
 /// not save up.
 const TURNS_KEPT: i64 = 4;
 
-/// Bounds a turn when rates differ by more than a thousand.
-const LARGEST_TURN: i64 = 1 << 21;
+/// Packets that the fastest path may send in a turn, the ratio of Piconet's modems (128 and 16
+/// kbit/s): a path with a long queue counts as one of a few hundred bit/s, and a packet for it would
+/// be seconds of turn for others.
+const LONGEST_TURN: u64 = 8;
 
 #[cfg(test)]
 mod tests {
@@ -117,6 +150,26 @@ mod tests {
         for (share, expected) in got.iter().zip([0.125, 0.625, 0.25]) {
             assert!((share - expected).abs() < 0.002, "{share} {expected}");
         }
+    }
+
+    #[test]
+    fn a_path_that_is_far_slower_makes_no_turn_of_others_longer() {
+        let paths = [open(1, 1, 5), open(2, 500, 5), open(3, 500, 5)];
+        let mut scheduler = SurplusRoundRobin::new();
+        let (mut longest, mut sent) = ([0; 3], [0; 3]);
+        let (mut last, mut run) = (usize::MAX, 0);
+        for _ in 0..20_020 {
+            let path = chosen(scheduler.choose(&demand(1500, 1), &paths, Instant::ZERO));
+            run = if path == last { run + 1 } else { 1 };
+            last = path;
+            longest[path] = longest[path].max(run);
+            sent[path] += 1;
+        }
+        assert!(
+            longest[0] == 1 && longest[1..].iter().all(|run| *run <= 9),
+            "{longest:?}"
+        );
+        assert!((15..=25).contains(&sent[0]), "{sent:?}");
     }
 
     #[test]
