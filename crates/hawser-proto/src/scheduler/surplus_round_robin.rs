@@ -127,8 +127,8 @@ impl Scheduler for SurplusRoundRobin {
 const TURNS_KEPT: i64 = 4;
 
 /// Packets that the fastest path may send in a turn, the ratio of Piconet's modems (128 and 16
-/// kbit/s): a path with a long queue counts as one of a few hundred bit/s, and a packet for it would
-/// be seconds of turn for others.
+/// kbit/s): a path with a long queue counts as one of a few hundred bit/s, and a packet for it
+/// would be seconds of turn for others.
 const LONGEST_TURN: u64 = 8;
 
 #[cfg(test)]
