@@ -7,9 +7,8 @@
 //!
 //! Each network has two cards: one in the client's namespace, under the network's name, and one in
 //! a namespace of its own, where hostapd is; or, without links behind the air, in `net`. Networks
-//! are open. It starts with the medium, then
-//! access points, then stations; it ends with the value. Limitations: needs a kernel with simulated
-//! cards (`scripts/uml`) and virtual time; no slots and
+//! are open. It starts with the medium, then access points, then stations; it ends with the value.
+//! Limitations: needs a kernel with simulated cards (`scripts/uml`) and virtual time; no slots and
 //! no marks.
 
 use std::collections::BTreeMap;

@@ -16,8 +16,8 @@ pub struct SessionConfig {
     /// From one ping to the next on a quiet connection.
     pub ping_every: Duration,
     /// How long an answer may take before the connection counts as dead. Twice as long after each
-    /// connection in a row on which none came, up to 12 s: where the way is slow, a
-    /// connection more makes it slower.
+    /// connection in a row on which none came, up to 12 s: where the way is slow, a connection more
+    /// makes it slower.
     pub answer_within: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
