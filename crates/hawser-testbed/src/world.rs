@@ -466,7 +466,7 @@ impl World {
             Via::Direct | Via::Peer => self.translate(),
             Via::DirectMptcp => {
                 self.translate()?;
-                self.accept_subflows()
+                permit_subflows(&self.server)
             }
             Via::Tool(_) => ip(&self.client, &[], &self.rules_by_source()),
             Via::Repeater => self.bridge(),
@@ -595,24 +595,13 @@ impl World {
 
     /// What a user of MPTCP configures: every address an end point, and a table for each source.
     fn configure_mptcp(&self) -> anyhow::Result<()> {
-        let mut endpoints = String::from("limits set subflow 8 add_addr_accepted 8\n");
-        for BuiltNetwork { name, number, .. } in &self.networks {
-            endpoints += &format!("endpoint add 10.77.{number}.2 dev {name} subflow\n");
-        }
         ip(&self.client, &[], &self.rules_by_source())?;
-        for line in endpoints.lines() {
-            ip(&self.client, &["mptcp"], line)?;
+        permit_subflows(&self.client)?;
+        for BuiltNetwork { name, number, .. } in &self.networks {
+            let endpoint = format!("endpoint add 10.77.{number}.2 dev {name} subflow");
+            ip(&self.client, &["mptcp"], &endpoint)?;
         }
-        self.accept_subflows()
-    }
-
-    /// A server takes part in as many networks as its clients have.
-    fn accept_subflows(&self) -> anyhow::Result<()> {
-        ip(
-            &self.server,
-            &["mptcp"],
-            "limits set subflow 8 add_addr_accepted 8",
-        )
+        permit_subflows(&self.server)
     }
 
     /// What is sent from a network's address leaves by that network.
@@ -663,6 +652,11 @@ impl World {
             State::Blackhole => Ok(()),
         }
     }
+}
+
+/// Lets a place take part in as many networks as there are: a server in those of its clients.
+fn permit_subflows(place: &Namespace) -> anyhow::Result<()> {
+    ip(place, &["mptcp"], "limits set subflow 8 add_addr_accepted 8")
 }
 
 fn namespace() -> anyhow::Result<Namespace> {

@@ -14,13 +14,14 @@
 
 use std::fmt::Display;
 
+use anyhow::Context;
 use hawser_experiments::papers::multifacet::{
-    COMPETING_LEN, Case, Competitor, FAR, Hop, Hops, PARTS, Who, five, forty_five, nineteen, placements,
-    sixty, thirty, twenty,
+    COMPETING_LEN, Case, Competitor, FAR, Hop, Hops, OWN, PARTS, SHARED, Who, five, forty_five, nineteen,
+    placements, sixty, thirty, twenty,
 };
 use hawser_netem::air::channel::frequency;
 use hawser_netem::air::{Signal, Stranger};
-use hawser_netem::report::Report;
+use hawser_netem::report::{Report, Spread};
 use hawser_netem::scenario::{Direction, Network, Via, Wifi, Workload};
 use hawser_testbed::{Clients, OnAir, card_address};
 use hawser_units::{Bytes, Duration, Rate};
@@ -249,12 +250,18 @@ impl Floor {
     }
 }
 
-/// Figure 2, without what it computes.
-fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let mut alone = [0.0; 3];
-    for (rate, hop) in alone.iter_mut().zip([twenty(), forty_five(), sixty()]) {
+/// What each hop carries alone. Units: Mbit/s.
+fn alone(lab: &mut Lab<'_>, hops: [Hop; 3]) -> anyhow::Result<[f64; 3]> {
+    let mut rates = [0.0; 3];
+    for (rate, hop) in rates.iter_mut().zip(hops) {
         *rate = Floor::of_one(hop).tcp(lab, TRADITIONAL)?;
     }
+    Ok(rates)
+}
+
+/// Figure 2, without what it computes.
+fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let alone = alone(lab, [twenty(), forty_five(), sixty()])?;
     let mut through = |own, down| Floor::new([own, five(), down]).tcp(lab, TRADITIONAL);
     let places = [
         through(twenty(), forty_five())?,
@@ -273,11 +280,7 @@ fn estimate(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
 fn uncontrolled(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let (mut gains, mut deficits, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
     for (place, hops) in placements(PLACEMENTS, 1).into_iter().enumerate() {
-        let mut alone = [0.0; 3];
-        for (rate, hop) in alone.iter_mut().zip(&hops) {
-            *rate = Floor::of_one(hop.clone()).tcp(lab, TRADITIONAL)?;
-        }
-        let [own, shared, down] = alone;
+        let [own, shared, down] = alone(lab, hops.clone())?;
         let optimum = Hops { own, shared, down }.optimum();
         let floor = Floor::new(hops);
         let traditional = floor.tcp(lab, TRADITIONAL)?;
@@ -295,14 +298,13 @@ fn uncontrolled(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let share = |count: usize| 100.0 * count as f64 / gains.len() as f64;
     let same = share(gains.iter().filter(|gain| **gain < 1.02).count());
     let near = share(deficits.iter().filter(|deficit| **deficit <= 15.0).count());
-    let worst = deficits.iter().copied().fold(0.0, f64::max);
-    let most = gains.iter().copied().fold(0.0, f64::max);
+    let (gains, deficits) = (spread(gains)?, spread(deficits)?);
     Ok(vec![
-        framed("M.fig6b.median", median(gains)).with(evidence.clone()),
+        framed("M.fig6b.median", gains.median).with(evidence.clone()),
         Measured::at_most("M.fig6b.same", same),
-        framed("M.fig6b.max", most),
+        framed("M.fig6b.max", gains.max),
         Measured::at_least("M.fig6c.15", near).with(evidence),
-        Measured::at_most("M.fig6c.worst", worst),
+        Measured::at_most("M.fig6c.worst", deficits.max.max(0.0)),
     ])
 }
 
@@ -347,10 +349,10 @@ fn several_clients(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         totals.push(total);
         ratios.push(total / plain);
     }
-    let most = totals.iter().copied().fold(0.0, f64::max);
-    let spread = most / totals.iter().copied().fold(f64::INFINITY, f64::min);
-    let evidence = vec![("spread".to_owned(), spread), ("least share".to_owned(), least)];
-    let is_flat = spread <= 1.08 && least >= 0.8;
+    let totals = spread(totals)?;
+    let ratio = totals.max / totals.min;
+    let evidence = vec![("spread".to_owned(), ratio), ("least share".to_owned(), least)];
+    let is_flat = ratio <= 1.08 && least >= 0.8;
     all.push(Measured::holds("M.tab3.flat", is_flat, 1.0, evidence));
     all.push(framed("M.tab3.ratio", mean(&ratios)));
     Ok(all)
@@ -514,19 +516,10 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Of at least one value.
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 {
-        values[middle]
-    } else {
-        f64::midpoint(values[middle - 1], values[middle])
-    }
+fn spread(values: Vec<f64>) -> anyhow::Result<Spread> {
+    Spread::of(values).context("nothing was measured")
 }
 
-const OWN: usize = 0;
-const SHARED: usize = 1;
 const NAMES: [&str; 2] = ["own", "shared"];
 /// Of the own link and the shared one: of 5 GHz, without radar.
 const CHANNELS: [u16; 2] = [44, 36];
@@ -551,11 +544,5 @@ mod tests {
         // The repeater's two cards and the clients', not the access point's.
         assert_eq!(heard, [1, 3, 4, 5].map(card_address));
         assert_eq!(stranger.frequency, 5180);
-    }
-
-    #[test]
-    fn the_median_of_an_even_number_lies_between() {
-        assert!((median(vec![4.0, 1.0, 2.0]) - 2.0).abs() < 1e-9);
-        assert!((median(vec![4.0, 1.0, 2.0, 3.0]) - 2.5).abs() < 1e-9);
     }
 }

@@ -118,7 +118,8 @@ pub struct FrameMedium {
     /// By number of the station, the stranger's included.
     radios: Vec<Radio>,
     owners: BTreeMap<Address, StationId>,
-    strangers: Vec<Talk>,
+    /// In the order of the configuration's strangers.
+    talks: Vec<Talk>,
     events: VecDeque<MediumEvent>,
 }
 
@@ -126,30 +127,25 @@ pub struct FrameMedium {
 struct Radio {
     name: Address,
     frequency: u32,
-    /// Whether a stack is behind it.
-    is_real: bool,
-    /// Whose it is, where it is a stranger's, by number.
-    stranger: Option<usize>,
+    owner: Owner,
 }
 
-/// What a stranger sends.
+/// Who is behind a radio.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// It hears nothing and is heard by nobody.
+    Nobody,
+    Stack,
+    /// A stranger, by number.
+    Stranger(usize),
+}
+
+/// A stranger's stations, and when it sends next.
 #[derive(Debug)]
 struct Talk {
     from: StationId,
     to: StationId,
-    every: Duration,
-    len: u32,
-    period: Option<Duration>,
     next: Instant,
-}
-
-impl Talk {
-    fn is_on(&self, at: Instant) -> bool {
-        self.period.is_none_or(|period| {
-            let into = u128::from(at.as_nanos()) % period.as_nanos().max(1);
-            into * 2 >= period.as_nanos()
-        })
-    }
 }
 
 #[derive(Debug, Default)]
@@ -164,13 +160,11 @@ impl FrameMedium {
     #[must_use]
     pub fn new(mut config: MediumConfig, seed: u64, now: Instant) -> Self {
         let mut air = Air::new(seed, now);
-        // Whoever nobody is hears nothing and is heard by nobody.
         air.add_station(config.station.clone());
         let nobody = Radio {
             name: [0; 6],
             frequency: 0,
-            is_real: false,
-            stranger: None,
+            owner: Owner::Nobody,
         };
         let strangers = std::mem::take(&mut config.strangers);
         let mut medium = Self {
@@ -178,7 +172,7 @@ impl FrameMedium {
             config,
             radios: vec![nobody],
             owners: BTreeMap::new(),
-            strangers: Vec::new(),
+            talks: Vec::new(),
             events: VecDeque::new(),
         };
         for stranger in strangers {
@@ -233,26 +227,28 @@ impl FrameMedium {
     /// When something happens next; `None`: not by itself.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let talks = self.strangers.iter().map(|talk| talk.next);
+        let talks = self.talks.iter().map(|talk| talk.next);
         talks.chain(self.air.poll_timeout()).min()
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(talk) = self
-            .strangers
+        let strangers = &self.config.strangers;
+        while let Some((talk, stranger)) = self
+            .talks
             .iter_mut()
-            .filter(|talk| talk.next <= now)
-            .min_by_key(|talk| talk.next)
+            .zip(strangers)
+            .filter(|(talk, _)| talk.next <= now)
+            .min_by_key(|(talk, _)| talk.next)
         {
             let at = talk.next;
-            talk.next = at + talk.every;
-            if !talk.is_on(at) {
+            talk.next = at + stranger.every.max(SHORTEST);
+            if !stranger.is_on(at) {
                 continue;
             }
             let outgoing = Outgoing {
                 to: Some(talk.to),
-                len: talk.len,
+                len: stranger.len,
                 urgent: false,
                 body: Arc::default(),
             };
@@ -273,7 +269,7 @@ impl FrameMedium {
         let known = self
             .radios
             .iter()
-            .position(|radio| radio.is_real && radio.name == name);
+            .position(|radio| radio.owner == Owner::Stack && radio.name == name);
         if let Some(index) = known {
             return StationId(u16::try_from(index).expect("radios are few"));
         }
@@ -283,8 +279,7 @@ impl FrameMedium {
         let radio = Radio {
             name,
             frequency: 0,
-            is_real: true,
-            stranger: None,
+            owner: Owner::Stack,
         };
         self.add(radio, station)
     }
@@ -293,11 +288,15 @@ impl FrameMedium {
         let new = self.air.add_station(station);
         for (index, other) in self.radios.iter().enumerate().skip(1) {
             let other_id = StationId(u16::try_from(index).expect("radios are few"));
-            let signal = match (radio.stranger, other.stranger) {
-                (None, None) => self.config.between(radio.name, other.name).clone(),
-                (Some(stranger), None) => self.config.strangers[stranger].received_by(other.name),
-                (None, Some(stranger)) => self.config.strangers[stranger].received_by(radio.name),
-                (Some(_), Some(_)) => Signal::clear(),
+            let signal = match (radio.owner, other.owner) {
+                (Owner::Stack, Owner::Stack) => self.config.between(radio.name, other.name).clone(),
+                (Owner::Stranger(stranger), Owner::Stack) => {
+                    self.config.strangers[stranger].received_by(other.name)
+                }
+                (Owner::Stack, Owner::Stranger(stranger)) => {
+                    self.config.strangers[stranger].received_by(radio.name)
+                }
+                _ => Signal::clear(),
             };
             self.air.set_signals(new, other_id, &signal);
             let ends = [
@@ -322,19 +321,15 @@ impl FrameMedium {
             let radio = Radio {
                 name: [0; 6],
                 frequency: 0,
-                is_real: false,
-                stranger: Some(index),
+                owner: Owner::Stranger(index),
             };
             let station = self.add(radio, stranger.station.clone());
             self.tune(station, stranger.frequency, now);
             station
         });
-        self.strangers.push(Talk {
+        self.talks.push(Talk {
             from,
             to,
-            every: stranger.every.max(SHORTEST),
-            len: stranger.len,
-            period: stranger.period,
             // Not all in one instant.
             next: now + stranger.every.mul_f64(1.0 / (index as f64 + 2.0)),
         });
@@ -367,7 +362,7 @@ impl FrameMedium {
                 // To whom it is meant it is delivered too, once.
                 AirEvent::Heard { at, frame } if frame.to != Some(at) => self.on_read(at, &frame),
                 AirEvent::Heard { .. } => {}
-                AirEvent::Finished { by, .. } if !self.radios[usize::from(by.0)].is_real => {}
+                AirEvent::Finished { by, .. } if self.radios[usize::from(by.0)].owner != Owner::Stack => {}
                 AirEvent::Finished {
                     by,
                     to,
@@ -394,7 +389,7 @@ impl FrameMedium {
     fn on_read(&mut self, at: StationId, frame: &Reception<Arc<Carried>>) {
         let [sender, reader] = [frame.from, at].map(|id| &self.radios[usize::from(id.0)]);
         // A stranger's frame has nothing that a stack could read.
-        if !sender.is_real || !reader.is_real {
+        if sender.owner != Owner::Stack || reader.owner != Owner::Stack {
             return;
         }
         let (from, to) = (sender.name, reader.name);
@@ -416,7 +411,7 @@ impl FrameMedium {
     /// broadcast that its stack takes shows where it is.
     fn tell_those_elsewhere(&mut self, by: StationId, body: &Carried) {
         let sender = &self.radios[usize::from(by.0)];
-        for radio in self.radios.iter().filter(|radio| radio.is_real) {
+        for radio in self.radios.iter().filter(|radio| radio.owner == Owner::Stack) {
             let signal = self.config.between(sender.name, radio.name);
             let is_heard = !matches!(signal.loss, FrameLoss::Noise(floor) if signal.power < floor);
             if radio.frequency != body.frequency && is_heard {
@@ -434,6 +429,14 @@ impl FrameMedium {
 }
 
 impl Stranger {
+    /// Whether it sends at that time.
+    fn is_on(&self, at: Instant) -> bool {
+        self.period.is_none_or(|period| {
+            let into = u128::from(at.as_nanos()) % period.as_nanos().max(1);
+            into * 2 >= period.as_nanos()
+        })
+    }
+
     /// How a radio and both of them receive each other.
     fn received_by(&self, radio: Address) -> Signal {
         if self.heard_by.is_empty() {

@@ -4,8 +4,8 @@ use anyhow::{Context, bail};
 use hawser_netem::scenario::Via;
 
 use super::{
-    BRIDGE, BuiltNetwork, FIRST_GUEST, GUEST, SETTINGS, World, gateway_device, namespace, prepare_kernel,
-    prepare_router,
+    BRIDGE, BuiltNetwork, FIRST_GUEST, GUEST, SETTINGS, World, gateway_device, namespace, permit_subflows,
+    prepare_kernel, prepare_router,
 };
 use crate::client_hop::CLIENTS;
 use crate::command::ip;
@@ -53,7 +53,7 @@ impl World {
             commands += &format!("route add default via 10.78.{}.{gateway}\n", subnets[0]);
             ip(&place, &[], &commands)?;
             if self.via == Via::Mptcp {
-                ip(&place, &["mptcp"], "limits set subflow 8 add_addr_accepted 8")?;
+                permit_subflows(&place)?;
                 for subnet in &subnets[1..] {
                     let endpoint = format!("endpoint add 10.78.{subnet}.{host} dev {GUEST} subflow");
                     ip(&place, &["mptcp"], &endpoint)?;

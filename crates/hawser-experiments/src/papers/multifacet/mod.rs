@@ -21,15 +21,16 @@ mod uncontrolled;
 mod video;
 mod wide;
 
-pub use aggregation::{Buffering, Fastest, Order, OverTheAir};
 pub use hawser_radio::multifacet::Hops;
+pub use hawser_radio::multifacet::access_point::{OWN, SHARED};
 
+pub use aggregation::{Buffering, Fastest, Order, OverTheAir};
 pub use bottlenecks::{Bottlenecks, Case, PARTS};
 pub use estimate::Estimate;
 pub use floor::{FAR, Hop};
 pub use hops::{five, forty_five, sixty, thirty, twenty};
 pub use others::{COMPETING_LEN, Competitor, Who};
-pub use reaction::{Reaction, interferer};
+pub use reaction::Reaction;
 pub use rivals::{Delays, Overhearing, Routing};
 pub use searching::{Constants, Searching};
 pub use streaming::Streaming;

@@ -161,7 +161,8 @@ impl Machine for Noise {
 
 /// Access points of others on a channel.
 const NEIGHBOURS: u32 = 5;
-/// Of a competitor's frames. Units: bytes.
+/// Of a competitor's frames: an IP packet of 1500 bytes with the headers of 802.11 and LLC and the
+/// check sequence. Units: bytes.
 pub const COMPETING_LEN: u32 = 1536;
 /// Near enough to a station to disturb it as its partner would. Units: dBm.
 pub(crate) const NEAR: f32 = -50.0;

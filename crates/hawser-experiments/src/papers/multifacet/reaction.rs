@@ -26,21 +26,15 @@ const HALF: Duration = Duration::from_millis(500);
 /// The floor with the interferer.
 fn interfered() -> Setup {
     let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
-    setup.competitors.push(interferer(setup.channels[1]));
-    setup
-}
-
-/// Figure 12's interferer near the client, on the shared channel.
-#[must_use]
-pub fn interferer(channel: u16) -> Competitor {
-    Competitor {
-        channel,
+    setup.competitors.push(Competitor {
+        channel: setup.channels[1],
         rate: ht(4, 2, false),
         aggregate: Hop::fixed(4, 2, false).aggregate,
         load: 30.0,
         near: vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)],
         period: Some(HALF * 2),
-    }
+    });
+    setup
 }
 
 impl Experiment for Reaction {
