@@ -91,26 +91,24 @@ impl Client {
     }
 
     /// Tells both ends.
-    pub(super) fn apply_caps(&mut self) {
-        let Some(session) = self.driver.machine.session() else {
-            return;
-        };
-        let attached = self.driver.networks.attached.iter();
-        let open: Vec<_> = attached
-            .filter_map(|(id, attached)| {
-                let path = self.driver.machine.path(*id)?;
-                Some((path, self.caps.of(attached, &self.config)))
-            })
-            .collect();
-        for (path, [cap, cap_down]) in open {
-            let session = SessionId(session);
-            self.driver.order(Change::SetCap {
-                session,
-                path: PathId(path),
-                cap,
-            });
-            let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
-            self.driver.tell(Message::Cap { path, rate_bps });
+    pub(super) fn apply_caps(&self) {
+        for driver in self.drivers() {
+            let Some(session) = driver.machine.session().map(SessionId) else {
+                continue;
+            };
+            for (id, attached) in &driver.networks.attached {
+                let Some(path) = driver.machine.path(*id) else {
+                    continue;
+                };
+                let [cap, cap_down] = self.caps.of(attached, &self.config);
+                driver.order(Change::SetCap {
+                    session,
+                    path: PathId(path),
+                    cap,
+                });
+                let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
+                driver.tell(Message::Cap { path, rate_bps });
+            }
         }
     }
 }

@@ -6,6 +6,10 @@
 //! are no failure of the hub, and connections of applications end with a change, because they
 //! surface elsewhere.
 //!
+//! Between hubs of a fleet they do not end: the session with the hub before stays for them
+//! (`earlier.rs`). So one that is nearer takes over too (`nearest.rs`), and a silent one is waited
+//! for only half as long.
+//!
 //! ```text
 //!            no path works                   another answers            the one in use is silent
 //!   in use ----------------> others are asked --------------> it is asked ------------> change
@@ -16,6 +20,7 @@
 //! Failure: UDP has to reach the others; TLS on TCP is tried at the hub in use only.
 
 use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -26,13 +31,16 @@ use hawser_config::{self as config, ClientConfig};
 use hawser_control::client::reach::{Call, Outcome, Reach};
 use hawser_control::client::{ConnectError, Established, Turn};
 use hawser_control::tls;
-use hawser_wire::control::{CloseReason, Hello, Message, OtherHub};
+use hawser_units::NetworkId;
+use hawser_wire::control::{CloseReason, Hello, Message, OtherHub, Welcome};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Client;
+use super::earlier::Earlier;
 use super::joined::Joined;
+use super::nearest::Nearest;
 
 /// All hubs of a client.
 pub(super) struct Hubs {
@@ -58,6 +66,8 @@ pub(super) struct Hubs {
     finding: mpsc::UnboundedReceiver<Vec<Joined>>,
     /// The hubs that have refused this client for good, for the log and for status.
     refused: BTreeSet<KeyHash>,
+    /// How near they are.
+    pub(super) nearest: Nearest,
 }
 
 /// What has happened with other hubs.
@@ -69,6 +79,8 @@ pub(super) enum Elsewhere {
     /// The other hubs of the fleet of the one in use, with their addresses; none: others may be
     /// looked up.
     Found(Vec<Joined>),
+    /// It has been measured how near they are.
+    Measured,
 }
 
 #[derive(Clone)]
@@ -126,6 +138,7 @@ impl Hubs {
             found,
             finding,
             refused: BTreeSet::new(),
+            nearest: Nearest::new(),
         })
     }
 
@@ -143,23 +156,48 @@ impl Hubs {
         first.is_some()
     }
 
-    fn hub(&self) -> &Hub {
-        let mut known = self.known.iter();
-        known
-            .find(|hub| hub.joined.hub_key == self.current)
-            .expect("the hub in use is known")
+    fn hub(&self, key: KeyHash) -> Option<&Hub> {
+        self.known.iter().find(|hub| hub.joined.hub_key == key)
     }
 
     /// The hub in use.
     pub(super) fn current(&self) -> &Joined {
-        &self.hub().joined
+        let hub = self.hub(self.current).expect("the hub in use is known");
+        &hub.joined
     }
 
-    /// How the hub in use is called.
-    pub(super) fn call(&self, hello: Hello) -> Call {
-        let hub = self.hub();
-        Call {
-            hub: self.current,
+    /// What a hub is called, for the log.
+    pub(super) fn place(&self, key: KeyHash) -> String {
+        self.hub(key).map(|hub| hub.joined.place()).unwrap_or_default()
+    }
+
+    /// Where a hub is.
+    pub(super) fn addresses(&self, key: KeyHash) -> Option<&[SocketAddr]> {
+        Some(&self.hub(key)?.joined.addresses)
+    }
+
+    /// The hubs of the fleet of the one in use, that one among them, which let this client in as
+    /// far as is known: with how they are called and where they are.
+    pub(super) fn fleet(&self) -> Vec<(KeyHash, quinn::ClientConfig, Vec<SocketAddr>)> {
+        let mates = self.known.iter().filter(|hub| self.is_mate(&hub.joined));
+        mates
+            .map(|hub| {
+                let joined = &hub.joined;
+                (joined.hub_key, hub.tls.clone(), joined.addresses.clone())
+            })
+            .collect()
+    }
+
+    /// Whether a hub is of the fleet of the one in use, so that inner addresses are the same there.
+    fn is_mate(&self, hub: &Joined) -> bool {
+        hub.fleet() == self.current().fleet() && !self.refused.contains(&hub.hub_key)
+    }
+
+    /// How a hub is called to which the networks lead; `None` where it is not known any more.
+    pub(super) fn call(&self, key: KeyHash, hello: Hello) -> Option<Call> {
+        let hub = self.hub(key)?;
+        Some(Call {
+            hub: key,
             config: hub.tls.clone(),
             hello: Hello {
                 enrol_token: hub.joined.token.as_ref().map(|token| token.0),
@@ -167,7 +205,7 @@ impl Hubs {
             },
             addresses: None,
             turn: Turn::default(),
-        }
+        })
     }
 
     /// Whether there is another that could take over.
@@ -182,13 +220,17 @@ impl Hubs {
             _ = self.hearing.recv() => Elsewhere::Answered,
             // This holds a sender, so there is always more to come.
             Some(found) = self.finding.recv() => Elsewhere::Found(found),
+            () = self.nearest.next() => Elsewhere::Measured,
         }
     }
 
-    /// When [`Client::see_to_hubs`] has something to do, if nothing else happens.
+    /// When [`Client::see_to_hubs`] or [`Client::see_to_nearest`] has something to do, if nothing
+    /// else happens.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let is_waiting = !self.elsewhere.is_busy() && !self.wanted().is_empty();
-        is_waiting.then(|| self.due())
+        let due = is_waiting.then(|| self.due());
+        let measuring = self.nearest.poll_timeout().filter(|_| self.has_others());
+        due.into_iter().chain(measuring).min()
     }
 
     /// When the others may be tried.
@@ -220,21 +262,37 @@ impl Hubs {
         self.next_try = Instant::now();
     }
 
-    /// Whether another may take the place of the one in use.
-    fn is_wanting(&self) -> bool {
-        self.is_leaving || self.silent_since.is_some()
+    /// Whether another may take the place of the one in use: that is silent or goes, or this one is
+    /// nearer.
+    fn may_take_over(&self, key: KeyHash) -> bool {
+        self.is_leaving || self.silent_since.is_some() || self.nearest.preferred == Some(key)
     }
 
-    /// Whom to try: all others when the hub in use is silent or goes, else those where this client
-    /// has not been yet.
+    /// Whom to try: those that may take over, and those where this client has not been yet.
     fn wanted(&self) -> Vec<&Hub> {
         let others = self.known.iter().filter(|hub| {
             let key = hub.joined.hub_key;
             key != self.current && !self.refused.contains(&key)
         });
         others
-            .filter(|hub| self.is_wanting() || hub.joined.token.is_some())
+            .filter(|hub| self.may_take_over(hub.joined.hub_key) || hub.joined.token.is_some())
             .collect()
+    }
+
+    /// Another hub is in use from now on. Returns the one before, whether that will be taken down,
+    /// and since when it is silent.
+    pub(super) fn go_over(&mut self, key: KeyHash) -> (KeyHash, bool, Option<Instant>) {
+        tracing::warn!(
+            from = self.place(self.current),
+            to = self.place(key),
+            "another hub takes over"
+        );
+        self.nearest.preferred = None;
+        (
+            std::mem::replace(&mut self.current, key),
+            std::mem::take(&mut self.is_leaving),
+            self.silent_since.take(),
+        )
     }
 
     /// What the file has to say of a hub now.
@@ -255,7 +313,7 @@ impl Hubs {
         &mut self,
         directory: &Path,
         key: KeyHash,
-        address: Option<std::net::SocketAddr>,
+        address: Option<SocketAddr>,
     ) -> anyhow::Result<()> {
         self.refused.remove(&key);
         let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) else {
@@ -313,8 +371,10 @@ impl Hubs {
     }
 
     /// For status.
-    pub(super) fn status(&self) -> Vec<Value> {
+    pub(super) fn status(&self, earlier: Option<&Earlier>) -> Vec<Value> {
         let hub = |hub: &Hub| {
+            let round_trip = self.nearest.of(hub.joined.hub_key);
+            let earlier = earlier.filter(|earlier| earlier.key == hub.joined.hub_key);
             let joined = &hub.joined;
             let endpoints: Vec<_> = joined.endpoints.iter().map(ToString::to_string).collect();
             json!({
@@ -324,6 +384,8 @@ impl Hubs {
                 "joined": joined.token.is_none(),
                 "refused": self.refused.contains(&joined.hub_key),
                 "invited": joined.fleet.is_none(),
+                "round_trip_ms": round_trip.map(|trip| trip.as_secs_f64() * 1e3),
+                "finishing": earlier.map(|earlier| earlier.open_flows().unwrap_or(0)),
             })
         };
         self.known.iter().map(hub).collect()
@@ -339,19 +401,30 @@ impl Client {
             self.hubs.next_try = Instant::now() + FIRST_CHOICE;
         }
         let now = Instant::now();
-        if self.hubs.elsewhere.is_busy() || now < self.hubs.due() {
+        if now < self.hubs.due() {
+            return;
+        }
+        let is_silent = self.hubs.silent_since.is_some();
+        if let Some(earlier) = &self.earlier
+            && self.hubs.may_take_over(earlier.key)
+            && earlier.can_take_over(is_silent)
+        {
+            self.hubs.elsewhere.stop();
+            self.return_to_earlier();
+            return;
+        }
+        if self.hubs.elsewhere.is_busy() {
             return;
         }
         if self.driver.networks.attached.is_empty() {
             self.hubs.next_try = now + TIMEOUT;
             return;
         }
-        let calls: Vec<_> = self
-            .hubs
-            .wanted()
-            .into_iter()
-            .map(|hub| self.standby(hub))
-            .collect();
+        // The one before is kept in touch with: a second hello would end its session.
+        let before = self.earlier.as_ref().map(|earlier| earlier.key);
+        let wanted = self.hubs.wanted().into_iter();
+        let wanted = wanted.filter(|hub| Some(hub.joined.hub_key) != before);
+        let calls: Vec<_> = wanted.map(|hub| self.standby(hub)).collect();
         if calls.is_empty() {
             return;
         }
@@ -361,16 +434,23 @@ impl Client {
 
     fn standby(&self, hub: &Hub) -> Call {
         let hello = Hello {
-            resume: None,
             enrol_token: hub.joined.token.as_ref().map(|token| token.0),
-            ..self.hello()
+            ..self.hello(None)
+        };
+        let wait = if self.hubs.is_mate(&hub.joined) {
+            STAND_BY_OF_MATE
+        } else {
+            STAND_BY
         };
         Call {
             hub: hub.joined.hub_key,
             config: hub.tls.clone(),
             hello,
             addresses: Some(hub.joined.addresses.clone()),
-            turn: Turn::of_standby(self.hubs.heard.clone()),
+            turn: match self.hubs.silent_since {
+                Some(_) => Turn::of_standby(self.hubs.heard.clone(), wait),
+                None => Turn::default(),
+            },
         }
     }
 
@@ -410,6 +490,10 @@ impl Client {
                 return Ok(());
             }
             Elsewhere::Found(others) => return self.hubs.take_in(&self.options.dir, others),
+            Elsewhere::Measured => {
+                self.on_measured();
+                return Ok(());
+            }
         };
         match outcome {
             Ok(established) => {
@@ -418,8 +502,9 @@ impl Client {
                 self.hubs.elsewhere.stop();
                 self.hubs.next_try = Instant::now();
                 self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
-                if self.hubs.is_wanting() && self.driver.networks.attached.contains_key(&network) {
-                    self.change_hub(key);
+                if self.hubs.may_take_over(key)
+                    && let Some(network) = self.change_hub(key, network, &established.welcome)
+                {
                     return self.on_reached(network, established).await;
                 }
                 say_goodbye(established);
@@ -428,7 +513,12 @@ impl Client {
                 tracing::warn!(%refusal, "another hub does not let this client in: `hawser leave` forgets it");
                 self.hubs.refused.insert(key);
             }
-            Err(error) => tracing::debug!(%error, "attempt at another hub failed"),
+            Err(error) => {
+                tracing::debug!(%error, "attempt at another hub failed");
+                if !self.hubs.elsewhere.is_busy() {
+                    self.hubs.nearest.preferred = None;
+                }
+            }
         }
         Ok(())
     }
@@ -449,14 +539,28 @@ impl Client {
         }
     }
 
-    /// Leaves the hub in use for another that has let the client in.
-    fn change_hub(&mut self, key: KeyHash) {
-        let from = self.hubs.current().place();
-        self.hubs.current = key;
-        self.hubs.is_leaving = false;
-        let to = self.hubs.current().place();
-        tracing::warn!(from, to, "another hub takes over");
-        self.begin_anew();
+    /// Leaves the hub in use for another that has let the client in over a network. Returns that
+    /// network, as it is called with the other hub; `None` where it is gone.
+    ///
+    /// Where the inner addresses stay, so does the session, for what goes on there.
+    fn change_hub(&mut self, key: KeyHash, network: NetworkId, welcome: &Welcome) -> Option<NetworkId> {
+        let name = self.driver.networks.attached.get(&network)?.network.name.clone();
+        let is_mate = self
+            .hubs
+            .hub(key)
+            .is_some_and(|hub| self.hubs.is_mate(&hub.joined));
+        let addresses = welcome.inner_addresses().map(|(address, _)| address);
+        if is_mate
+            && self.driver.machine.session().is_some()
+            && self.tunnel.addresses() == addresses.collect::<Vec<_>>()
+        {
+            self.set_aside(key);
+        } else {
+            self.end_earlier("inner addresses change");
+            self.hubs.go_over(key);
+            self.begin_anew();
+        }
+        self.driver.networks.by_name(&name)
     }
 
     /// Ends what there was with another hub, and leads all networks to the one in use.
@@ -517,7 +621,13 @@ impl Client {
         self.hubs.known = known;
         self.hubs.elsewhere.stop();
         self.hubs.next_try = Instant::now();
+        if let Some(earlier) = &self.earlier
+            && self.hubs.hub(earlier.key).is_none()
+        {
+            self.end_earlier("it has been forgotten");
+        }
         if is_left {
+            self.end_earlier("the hub in use has been forgotten");
             self.hubs.current = self.hubs.known[0].joined.hub_key;
             self.begin_anew();
             self.seek(None);
@@ -597,6 +707,11 @@ const AGAIN: Duration = Duration::from_secs(4);
 const FIRST_CHOICE: Duration = Duration::from_secs(1);
 /// From one look at the hubs of a fleet to the next.
 const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
+/// How long another hub waits for the one in use to answer after all, at least. Where connections
+/// go on that began there, a change is no loss: it is enough that a hub which is started anew, and
+/// is silent for a quarter of a second, keeps its clients.
+const STAND_BY: Duration = Duration::from_millis(500);
+const STAND_BY_OF_MATE: Duration = Duration::from_millis(250);
 /// What the hub in use gets for an answer, at least, before it is asked anew; and between two
 /// looks whether there is a network.
 const TIMEOUT: Duration = Duration::from_millis(500);

@@ -13,7 +13,8 @@
 //! |---|---|
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
-//! | which of several hubs is in use | `hubs.rs`, `joined.rs` |
+//! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
+//! | what goes on at the hub before | `earlier.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
@@ -31,12 +32,14 @@
 mod airtimes;
 mod caps;
 pub mod doctor;
+mod earlier;
 mod fallback;
 mod gateway;
 pub mod hubs;
 mod joined;
 mod kill_switch;
 mod lookup;
+mod nearest;
 mod neighbours;
 mod portals;
 mod preferences;
@@ -75,6 +78,7 @@ use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 
 use caps::Caps;
+use earlier::Earlier;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
@@ -188,6 +192,8 @@ struct Client {
     config: ClientConfig,
     hubs: Hubs,
     driver: Driver,
+    /// The hub before, where connections go on that began there.
+    earlier: Option<Earlier>,
     tunnel: Tunnel,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
@@ -208,7 +214,6 @@ struct Client {
     pool: Box<dyn WaysOut>,
     /// To hubs inside of GRE.
     member_routes: Vec<MemberRoute>,
-    epoch: u8,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
     /// The machine asked for a session of its own.
@@ -231,13 +236,10 @@ impl Client {
         (tunnel, quotas, pool): (Tunnel, Quotas, Box<dyn WaysOut>),
         plane: &DataPlane,
     ) -> Self {
-        let session = SessionConfig {
-            rekey_after: config.rekey_after.0,
-            ..SessionConfig::default()
-        };
         Self {
             hubs,
-            driver: Driver::new(Arc::clone(&plane.orders), session),
+            driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
+            earlier: None,
             quotas,
             paused: BTreeSet::new(),
             caps: Caps::default(),
@@ -252,7 +254,6 @@ impl Client {
             portals: Portals::new(),
             pool,
             member_routes: Vec::new(),
-            epoch: 0,
             notice: None,
             renew: false,
             airtimes_at: Instant::ZERO,
@@ -281,6 +282,10 @@ impl Client {
                     self.on_portal_news(news);
                     Next::Continue
                 }
+                news = earlier::next(&mut self.earlier) => {
+                    self.on_earlier(news);
+                    Next::Continue
+                }
                 (number, way) = self.fallback.next() => {
                     self.on_way(number, way);
                     Next::Continue
@@ -296,7 +301,9 @@ impl Client {
             self.keep_quotas();
             self.see_to_fallback();
             self.see_to_portals();
+            self.see_to_earlier();
             self.see_to_hubs();
+            self.see_to_nearest();
             self.see_to_airtimes();
             self.see_to_pool().await;
             self.carry_out();
@@ -309,6 +316,9 @@ impl Client {
     /// Says goodbye and puts the system back.
     async fn end(&mut self, asker: Option<Asker>) {
         self.driver.end().await;
+        if let Some(mut earlier) = self.earlier.take() {
+            earlier.end().await;
+        }
         if let Some(radio) = self.radio.take() {
             radio.end().await;
         }
@@ -330,7 +340,8 @@ impl Client {
         let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
-        [driver, count, fallback, pool, hubs, portals, airtimes]
+        let earlier = self.earlier.as_ref().and_then(Earlier::poll_timeout);
+        [driver, earlier, count, fallback, pool, hubs, portals, airtimes]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -367,6 +378,8 @@ impl Client {
     }
 
     fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
+        self.lead_earlier(&change);
+        self.hubs.nearest.handle_networks();
         match change {
             Change::Added(network) => self.add_network(network),
             Change::Removed(name) => {
@@ -458,7 +471,7 @@ impl Client {
             }
             Some(Told::Alive(is_alive)) => self.hubs.handle_alive(is_alive),
             Some(Told::Rekey) => self.rekey(),
-            None => {}
+            None => self.on_event_of_earlier(event),
         }
         Next::Continue
     }
@@ -551,13 +564,7 @@ impl Client {
                     .order(hawser_dataplane::Change::SetLayerRules { session, rules });
             }
             Want::Opened(network, path) => {
-                let attached = self.driver.networks.attached.get(&network);
-                let caps = attached.map(|attached| self.caps.of(attached, &self.config));
-                if let Some([_, Some(rate)]) = caps {
-                    let rate_bps = rate.as_bps();
-                    self.driver.tell(Message::Cap { path, rate_bps });
-                }
-                self.tell_preference(path, false);
+                self.introduce(&self.driver, network, path);
                 self.driver.machine.prepare_move(fresh_index());
             }
             Want::Silent => self.lose_line("no answer from the hub"),
@@ -571,5 +578,29 @@ impl Client {
             Want::Receipt(receipt) => self.pool.handle_receipt(&receipt),
             Want::Closed(reason) => self.on_closed(reason),
         }
+    }
+
+    /// Tells a hub what a new path may carry at most, and for what it is used.
+    fn introduce(&self, driver: &Driver, network: NetworkId, path: u16) {
+        let attached = driver.networks.attached.get(&network);
+        let caps = attached.map(|attached| self.caps.of(attached, &self.config));
+        if let Some([_, Some(rate)]) = caps {
+            let rate_bps = rate.as_bps();
+            driver.tell(Message::Cap { path, rate_bps });
+        }
+        self.tell_preference(driver, path, false);
+    }
+
+    /// All sessions: with the hub in use, and with the one before.
+    fn drivers(&self) -> impl Iterator<Item = &Driver> {
+        std::iter::once(&self.driver).chain(self.earlier.as_ref().map(Earlier::driver))
+    }
+}
+
+/// What a session keeps to.
+fn session_config(config: &ClientConfig) -> SessionConfig {
+    SessionConfig {
+        rekey_after: config.rekey_after.0,
+        ..SessionConfig::default()
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::anyhow;
 use hawser_config::{ClientConfig, When};
+use hawser_control::client::driver::Driver;
 use hawser_dataplane::{Change, SessionId};
 use hawser_units::PathId;
 use hawser_wire::control::Message;
@@ -81,19 +82,20 @@ impl Client {
     }
 
     /// Tells both ends of all open paths.
-    pub(super) fn apply_preferences(&mut self) {
-        let attached = self.driver.networks.attached.keys();
-        let open: Vec<_> = attached.filter_map(|id| self.driver.machine.path(*id)).collect();
-        for path in open {
-            self.tell_preference(path, true);
+    pub(super) fn apply_preferences(&self) {
+        for driver in self.drivers() {
+            let attached = driver.networks.attached.keys();
+            for path in attached.filter_map(|id| driver.machine.path(*id)) {
+                self.tell_preference(driver, path, true);
+            }
         }
     }
 
     /// Tells both ends for what a path is used; `is_again`: they may think otherwise so far.
-    pub(super) fn tell_preference(&mut self, path: u16, is_again: bool) {
-        let mut attached = self.driver.networks.attached.iter();
-        let of_path = attached.find(|(id, _)| self.driver.machine.path(**id) == Some(path));
-        let (Some((_, attached)), Some(session)) = (of_path, self.driver.machine.session()) else {
+    pub(super) fn tell_preference(&self, driver: &Driver, path: u16, is_again: bool) {
+        let mut attached = driver.networks.attached.iter();
+        let of_path = attached.find(|(id, _)| driver.machine.path(**id) == Some(path));
+        let (Some((_, attached)), Some(session)) = (of_path, driver.machine.session()) else {
             return;
         };
         let preferences = self.preferences.of(&attached.network.name, &self.config);
@@ -101,12 +103,12 @@ impl Client {
             return;
         }
         let [preference, from_hub] = preferences;
-        self.driver.order(Change::SetPreference {
+        driver.order(Change::SetPreference {
             session: SessionId(session),
             path: PathId(path),
             preference,
         });
-        self.driver.tell(Message::Prefer {
+        driver.tell(Message::Prefer {
             path,
             preference: from_hub,
         });

@@ -91,11 +91,11 @@ impl Client {
             "state": self.state(),
             "name": self.hubs.current().name,
             "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
-            "hubs": self.hubs.status(),
+            "hubs": self.hubs.status(self.earlier.as_ref()),
             "interface": self.tunnel.interface(),
             "inner": self.tunnel.addresses(),
             "session": self.driver.machine.session(),
-            "epoch": self.epoch,
+            "epoch": self.driver.epoch,
             "control": self.driver.line.is_some(),
             "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),
@@ -112,7 +112,10 @@ impl Client {
             status["direct"] = direct;
             status
         });
-        with_snapshot(&self.driver.orders, answer, move |snapshot| {
+        let session = self.driver.machine.session();
+        with_snapshot(&self.driver.orders, answer, move |mut snapshot| {
+            // Networks and their paths are those of the hub in use.
+            snapshot.sessions.retain(|own| Some(own.session) == session);
             add_snapshot(&mut status, snapshot);
             status
         });

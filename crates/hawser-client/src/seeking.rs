@@ -27,16 +27,18 @@ impl Client {
             self.notice = Some("no network is usable".to_owned());
             return;
         }
-        let call = self.hubs.call(self.hello());
-        self.driver.reach.start(&self.driver.networks, last, vec![call]);
+        let resume = self.driver.machine.session().filter(|_| !self.renew);
+        let call = self.hubs.call(self.hubs.current().hub_key, self.hello(resume));
+        let calls = call.into_iter().collect();
+        self.driver.reach.start(&self.driver.networks, last, calls);
     }
 
-    /// What the hub in use is told first.
-    pub(super) fn hello(&self) -> Hello {
+    /// What a hub is told first. `resume`: the session to go on with.
+    pub(super) fn hello(&self, resume: Option<u64>) -> Hello {
         Hello {
             version: VERSION,
             enrol_token: None,
-            resume: self.driver.machine.session().filter(|_| !self.renew),
+            resume,
             prefers: hawser_dataplane::preferred_cipher(),
             format: Format::Ip,
             name_hint: hawser_linux::process::host_name(),
@@ -101,8 +103,8 @@ impl Client {
             return Ok(());
         };
         (self.notice, self.renew) = (None, false);
-        self.epoch = connected.welcome.epoch;
         self.carry_out();
+        self.begin_flows_here();
         let welcome = self.driver.install(connected);
         let (key, address) = (self.hubs.current().hub_key, self.driver.networks.hub(network));
         self.hubs.handle_let_in(&self.options.dir, key, address)?;

@@ -73,12 +73,7 @@ impl Tunnel {
     /// Sets up what the hub assigned; nothing happens when it is in force already, so that
     /// connections live on.
     pub(super) async fn apply(&mut self, welcome: &Welcome, config: &ClientConfig) -> anyhow::Result<()> {
-        let mut addresses = vec![(IpAddr::from(welcome.inner_v4.0), welcome.inner_v4.1)];
-        addresses.extend(
-            welcome
-                .inner_v6
-                .map(|(address, prefix)| (IpAddr::from(address), prefix)),
-        );
+        let addresses = welcome.inner_addresses().collect();
         let mtu = config.mtu.0.min(welcome.hub_mtu.max(1280));
         let inner = Inner {
             addresses,

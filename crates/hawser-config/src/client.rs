@@ -11,9 +11,9 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, InterfaceName, LayerConfig,
-    LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction, RadioConfig,
-    RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
+    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubChoice, InterfaceName,
+    LayerConfig, LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction,
+    RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -57,6 +57,8 @@ pub struct ClientConfig {
     pub rules: Vec<RuleConfig>,
     /// The way where UDP is blocked.
     pub tls: TlsConfig,
+    /// Which hub of a fleet is used: `nearest` by the round trip, or the one in use (`stay`).
+    pub hub: HubChoice,
     /// Whose ways out are taken beside this machine's own.
     pub pool: PoolConfig,
     /// Age at which keys are replaced.
@@ -88,6 +90,7 @@ impl Default for ClientConfig {
             direct: DirectConfig::default(),
             rules: Vec::new(),
             tls: TlsConfig::default(),
+            hub: HubChoice::Nearest,
             pool: PoolConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,

@@ -418,6 +418,17 @@ pub enum DnsMode {
     Networks,
 }
 
+/// Which hub of a fleet a client uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum HubChoice {
+    /// The nearest.
+    #[default]
+    Nearest,
+    /// The one in use, for as long as it answers.
+    Stay,
+}
+
 /// Who sees to the IPv4 address of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

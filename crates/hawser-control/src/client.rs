@@ -69,25 +69,26 @@ impl ConnectError {
 pub struct Turn {
     is_welcome: Mutex<bool>,
     /// Told of each hub that answers to a handshake, where the client would rather stay with
-    /// another.
-    standby: Option<mpsc::UnboundedSender<()>>,
+    /// another; and for how long that one may answer.
+    standby: Option<(mpsc::UnboundedSender<()>, Duration)>,
 }
 
 impl Turn {
     /// For a hub that is to take another's place, if that one stays silent: `heard` is told when it
-    /// answers, and then the client waits before it presents itself.
+    /// answers, and then the client waits for three round trips, and at least for `wait`, before it
+    /// presents itself.
     #[must_use]
-    pub fn of_standby(heard: mpsc::UnboundedSender<()>) -> Self {
+    pub fn of_standby(heard: mpsc::UnboundedSender<()>, wait: Duration) -> Self {
         Self {
             is_welcome: Mutex::default(),
-            standby: Some(heard),
+            standby: Some((heard, wait)),
         }
     }
 
     async fn stand_by(&self, round_trip: Duration) {
-        if let Some(heard) = &self.standby {
+        if let Some((heard, wait)) = &self.standby {
             let _ = heard.send(());
-            tokio::time::sleep(STAND_BY.max(round_trip * STAND_BY_ROUND_TRIPS)).await;
+            tokio::time::sleep((*wait).max(round_trip * STAND_BY_ROUND_TRIPS)).await;
         }
     }
 }
@@ -117,6 +118,22 @@ pub async fn connect(
     let established = answered.map_err(no_answer)??;
     *is_welcome = true;
     Ok(established)
+}
+
+/// How long a hub takes to answer over a network, by a handshake that leads to nothing else.
+///
+/// # Errors
+/// [`ConnectError`].
+pub async fn round_trip(
+    endpoint: &Endpoint,
+    config: quinn::ClientConfig,
+    remote: SocketAddr,
+) -> Result<Duration, ConnectError> {
+    let reached = tokio::time::timeout(TIMEOUT, handshake(endpoint, config, remote)).await;
+    let connection = reached.map_err(|_| ConnectError::NoAnswer(remote))??;
+    let round_trip = connection.rtt();
+    connection.close(0_u8.into(), b"");
+    Ok(round_trip)
 }
 
 async fn handshake(
@@ -195,7 +212,6 @@ const ACCESS_DENIED: u64 = 0x100 + 49;
 const TIMEOUT: Duration = Duration::from_secs(8);
 /// One round trip, or two where a packet is lost; other attempts wait meanwhile.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long another hub waits for the one in use to answer after all: a handshake and a hello of
-/// that are two round trips, and the networks to it may be slower.
-const STAND_BY: Duration = Duration::from_millis(500);
+/// A handshake and a hello of the hub in use are two round trips, and the networks to it may be
+/// slower.
 const STAND_BY_ROUND_TRIPS: u32 = 3;

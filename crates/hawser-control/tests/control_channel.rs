@@ -130,7 +130,8 @@ fn name(command: &Command) -> &'static str {
             Change::SetAirtime { .. } => "set airtime",
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
-            Change::AddSocket { .. }
+            Change::BeginWith { .. }
+            | Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }
             | Change::RestoreSession { .. } => "other",

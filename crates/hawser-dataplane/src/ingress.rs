@@ -491,7 +491,8 @@ impl Receiving {
             }
             Change::SetLimit { session, limit } => self.set_limit(*session, *limit),
             // These concern sending only.
-            Change::RebindPath { .. }
+            Change::BeginWith { .. }
+            | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }
             | Change::SetPreference { .. }

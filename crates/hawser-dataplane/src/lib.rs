@@ -105,7 +105,7 @@ pub enum Change {
         id: SocketId,
     },
     /// Adds a session. `inner`: the far end's inner addresses (a hub routes to the session by them;
-    /// a client leaves it empty: all goes to its one session).
+    /// a client leaves it empty: all goes to the first, up to [`Change::BeginWith`]).
     AddSession {
         /// Its number.
         session: SessionId,
@@ -116,6 +116,12 @@ pub enum Change {
     },
     /// Removes a session with its paths and keys.
     RemoveSession {
+        /// Which.
+        session: SessionId,
+    },
+    /// Lets flows begin with a session, on a client that has two: those of the other one stay there
+    /// as long as it is there.
+    BeginWith {
         /// Which.
         session: SessionId,
     },
@@ -345,6 +351,9 @@ pub struct SessionSnapshot {
     pub schedulers: Vec<(&'static str, &'static str)>,
     /// Its paths.
     pub paths: Vec<PathSnapshot>,
+    /// How many connections go on: those of TCP that this side has not ended, and flows of UDP that
+    /// have sent something in the last half minute.
+    pub open_flows: usize,
     /// The busiest flows.
     pub flows: Vec<FlowSnapshot>,
 }

@@ -29,7 +29,10 @@ use super::lane::Lane;
 use super::pool::{BufferId, Pool};
 use super::{Event, SessionId};
 
+mod choice;
 mod handover;
+
+use choice::Choice;
 
 /// Bytes of buffers in use by all sessions.
 const CAPACITY: u64 = 128 << 20;
@@ -101,8 +104,8 @@ pub(super) struct Sessions {
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
     routes: HashMap<IpAddr, SessionId>,
-    /// On a client, and where frames are carried: all goes to its one session.
-    only: Option<SessionId>,
+    /// On a client, and where frames are carried, routes say nothing.
+    choice: Choice,
     due: BTreeSet<(Instant, SessionId)>,
     busy: Vec<SessionId>,
     pub(super) dropped: Dropped,
@@ -116,7 +119,7 @@ impl Sessions {
             all: BTreeMap::new(),
             pool: Pool::new(CAPACITY, now),
             routes: HashMap::new(),
-            only: None,
+            choice: Choice::default(),
             due: BTreeSet::new(),
             busy: Vec::new(),
             dropped: Dropped::default(),
@@ -143,7 +146,7 @@ impl Sessions {
             self.routes.insert(*address, name);
         }
         if role == Role::Client || self.format == Format::Ethernet {
-            self.only = Some(name);
+            self.choice.add(name);
         }
     }
 
@@ -161,8 +164,13 @@ impl Sessions {
                 self.routes.remove(&address);
             }
         }
-        if self.only == Some(name) {
-            self.only = None;
+        self.choice.remove(name, self.all.keys().next().copied());
+    }
+
+    /// Flows begin with that session from now on; those of the one before stay there.
+    pub(super) fn begin_with(&mut self, name: SessionId) {
+        if self.all.contains_key(&name) {
+            self.choice.begin_with(name);
         }
     }
 
@@ -205,7 +213,8 @@ impl Sessions {
             return Accepted::Dropped;
         };
         let to = self
-            .only
+            .choice
+            .of(packet, &self.all)
             .or_else(|| destination(packet).and_then(|to| self.routes.get(&to).copied()));
         let Some(name) = to.filter(|name| self.all.contains_key(name)) else {
             self.dropped.no_session += 1;

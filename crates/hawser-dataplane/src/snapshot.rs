@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hawser_proto::flow::Flow;
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{FlowKey, protocol};
@@ -14,6 +14,9 @@ use super::{AirSnapshot, FlowSnapshot, PathSnapshot, SessionId, SessionSnapshot}
 
 /// Flows shown of a session.
 const FLOWS: usize = 32;
+/// Within this a flow of UDP has sent something, or is over: the timeout of those in Linux's
+/// connection tracking (`nf_conntrack_udp_timeout`), after which no answer would come back.
+const RECENT: Duration = Duration::from_secs(30);
 pub(super) fn of_session(
     name: SessionId,
     session: &mut Session,
@@ -37,6 +40,8 @@ pub(super) fn of_session(
         busiest.truncate(FLOWS);
     }
     busiest.sort_by_key(sent);
+    let since = at - RECENT;
+    let open_flows = session.tunnel.egress().flows().open_since(since);
     let show = |flow: &Flow<_>| FlowSnapshot {
         flow: words(&flow.key),
         class: flow.class.name(),
@@ -95,6 +100,7 @@ pub(super) fn of_session(
         session: name.0,
         schedulers,
         paths,
+        open_flows,
         flows,
     }
 }

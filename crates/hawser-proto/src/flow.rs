@@ -15,7 +15,7 @@ use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
-use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol};
+use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol, tcp_flag};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 
@@ -132,6 +132,8 @@ pub struct Flow<B> {
     queued: bool,
     codel: Codel,
     used: Instant,
+    /// This side has ended it, as TCP does.
+    ended: bool,
 }
 
 impl<B: Copy> Flow<B> {
@@ -283,6 +285,24 @@ impl<B: Copy> Flows<B> {
             .filter_map(|(slot, flow)| Some((slot as u16, flow.as_ref()?)))
     }
 
+    /// Whether a flow has its place here: it has sent a packet of late.
+    #[must_use]
+    pub fn knows(&self, key: &FlowKey) -> bool {
+        self.index.contains_key(key)
+    }
+
+    /// How many connections go on: those of TCP that this side has not ended, and flows of UDP that
+    /// have sent something since `since`.
+    #[must_use]
+    pub fn open_since(&self, since: Instant) -> usize {
+        let goes_on = |flow: &Flow<B>| match flow.key.protocol {
+            protocol::TCP => !flow.ended,
+            protocol::UDP => flow.used >= since,
+            _ => false,
+        };
+        self.slots.iter().flatten().filter(|flow| goes_on(flow)).count()
+    }
+
     fn slot_of(&mut self, summary: &Summary, now: Instant) -> Option<u16> {
         if let Some((key, slot)) = self.last.filter(|(key, _)| *key == summary.key) {
             debug_assert_eq!(self.index.get(&key), Some(&slot), "the last flow is in the table");
@@ -338,6 +358,7 @@ impl<B: Copy> Flows<B> {
             queued: false,
             codel: Codel::default(),
             used: now,
+            ended: false,
         }
     }
 
@@ -379,6 +400,8 @@ impl<B: Copy> Flows<B> {
             return Err(Refusal::QueueFull);
         }
         flow.used = now;
+        flow.ended = summary.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0
+            || (flow.ended && summary.tcp_flags & tcp_flag::SYN == 0);
         if run.layer.is_some() && flow.class != Class::Layered {
             flow.class = Class::Layered;
             flow.why = "carries layer marks";

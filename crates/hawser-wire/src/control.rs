@@ -393,6 +393,13 @@ impl Hello {
 }
 
 impl Welcome {
+    /// The client's inner addresses, with the lengths of their pools' prefixes.
+    pub fn inner_addresses(&self) -> impl Iterator<Item = (IpAddr, u8)> {
+        let (v4, prefix) = self.inner_v4;
+        let v6 = self.inner_v6.map(|(v6, prefix)| (IpAddr::from(v6), prefix));
+        std::iter::once((IpAddr::from(v4), prefix)).chain(v6)
+    }
+
     fn parse(r: &mut Reader<'_>) -> Result<Self, ParseError> {
         let session = r.u64()?;
         let epoch = r.u8()?;

@@ -123,7 +123,7 @@ struct InviteArgs {
 
 #[derive(Debug, clap::Args)]
 struct DrainArgs {
-    /// How long to wait for clients to go.
+    /// How long to wait for connections to end and for clients to go.
     #[arg(long, value_name = "TIME", default_value = "1min", value_parser = span)]
     within: Span,
     /// Serves clients as before.
@@ -271,7 +271,10 @@ fn drain(args: &DrainArgs) -> anyhow::Result<()> {
     let text = match left {
         _ if args.off => "clients are served as before".to_owned(),
         0 => "the hub is empty: it may be taken down".to_owned(),
-        left => format!("{left} clients stay: they know no other hub, or reach none"),
+        left => format!(
+            "{left} clients stay: connections of theirs go on here until they end or the hub does, \
+             or they know no other hub, or reach none"
+        ),
     };
     print(
         args.json,

@@ -228,12 +228,17 @@ fn render_client(status: &Value) -> String {
 fn further_hubs(hubs: &Value) -> String {
     let others = list(hubs).iter().filter(|hub| hub["in_use"] == false);
     let line = |hub: &Value| {
-        let state = match (hub["refused"] == true, hub["joined"] == true) {
-            (true, _) => "does not let this client in",
-            (false, true) => "takes over when that is silent",
-            (false, false) => "the invitation is not used yet",
+        let open = hub["finishing"].as_u64();
+        let state = match (hub["refused"] == true, hub["joined"] == true, open) {
+            (true, ..) => "does not let this client in".to_owned(),
+            (false, true, Some(1)) => "one connection that began there goes on there".to_owned(),
+            (false, true, Some(open)) => format!("{open} connections that began there go on there"),
+            (false, true, None) => "takes over when that is silent".to_owned(),
+            (false, false, _) => "the invitation is not used yet".to_owned(),
         };
-        format!("further hub {}: {state}\n", joined(&hub["endpoints"]))
+        let away = hub["round_trip_ms"].as_f64();
+        let away = away.map_or(String::new(), |ms| format!(" ({ms:.0} ms away)"));
+        format!("further hub {}{away}: {state}\n", joined(&hub["endpoints"]))
     };
     others.map(line).collect()
 }

@@ -32,6 +32,8 @@ pub struct Driver {
     pub line: Option<Line>,
     /// What the other side holds this one to.
     pub limit: Limit,
+    /// Of the newest keys.
+    pub epoch: u8,
     /// Reaches the data plane.
     pub orders: Orders,
     /// The origin of the session's clock.
@@ -102,12 +104,23 @@ impl Driver {
             reach: Reach::default(),
             line: None,
             limit: Limit::Unlimited,
+            epoch: 0,
             orders,
             started: Clock::now(),
             retry_at: None,
             lines: 0,
             news,
             incoming,
+        }
+    }
+
+    /// One for another session of this machine, by the same clock: without networks.
+    #[must_use]
+    pub fn beside(&self, config: SessionConfig) -> Self {
+        Self {
+            networks: self.networks.beside(),
+            started: self.started,
+            ..Self::new(Arc::clone(&self.orders), config)
         }
     }
 
@@ -205,9 +218,10 @@ impl Driver {
 
     /// Installs the keys of a connection, once what it has begun is carried out: the session exists
     /// then, and its paths open when the other side has answered.
-    pub fn install(&self, connected: Connected) -> Welcome {
+    pub fn install(&mut self, connected: Connected) -> Welcome {
         let Connected { welcome, keys } = connected;
         let (session, epoch) = (SessionId(welcome.session), welcome.epoch);
+        self.epoch = epoch;
         self.order(Change::InstallKeys { session, epoch, keys });
         welcome
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use anyhow::Context;
 use hawser_dataplane::{Change, Orders, PathState, SocketId};
@@ -82,7 +83,8 @@ impl Attached {
 /// All networks in use.
 pub struct Networks {
     orders: Orders,
-    next: u32,
+    /// The next number of a network or a socket: those of all sessions of this machine differ.
+    next: Arc<AtomicU32>,
     /// Each with its number.
     pub attached: BTreeMap<NetworkId, Attached>,
 }
@@ -92,9 +94,22 @@ impl Networks {
     pub fn new(orders: Orders) -> Self {
         Self {
             orders,
-            next: 0,
+            next: Arc::default(),
             attached: BTreeMap::new(),
         }
+    }
+
+    /// None yet, of a session beside this one's.
+    pub(super) fn beside(&self) -> Self {
+        Self {
+            orders: Arc::clone(&self.orders),
+            next: Arc::clone(&self.next),
+            attached: BTreeMap::new(),
+        }
+    }
+
+    fn number(&self) -> u32 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The network of that name, as it is without a relay in between.
@@ -191,8 +206,7 @@ impl Networks {
     }
 
     fn add(&mut self, attached: Attached) -> NetworkId {
-        let id = NetworkId(self.next);
-        self.next += 1;
+        let id = NetworkId(self.number());
         self.attached.insert(id, attached);
         id
     }
@@ -233,8 +247,7 @@ impl Networks {
     fn add_data_socket(&mut self, socket: UdpSocket) -> anyhow::Result<SocketId> {
         let socket = DataSocket::new(Arc::new(socket)).context("the network's socket cannot be used")?;
         let socket = Arc::new(socket);
-        let id = SocketId(self.next);
-        self.next += 1;
+        let id = SocketId(self.number());
         (self.orders)(Change::AddSocket { id, socket }.into());
         Ok(id)
     }

@@ -1,13 +1,18 @@
 //! A client with several hubs: another takes over when the one in use is gone, and not before. Hubs
 //! of a fleet, which share a database.
 
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
+use hawser_linux::netns::Namespace;
 use hawser_testing::Postgres;
 use serde_json::Value;
 
-use crate::world::{Daemon, World, good, is_up};
+use crate::world::{Daemon, World, good, is_up, run};
 
 /// The second hub, in the network behind the first one's machine.
 const SECOND: &str = "203.0.113.2:4431";
@@ -48,6 +53,35 @@ impl Hubs {
             .wait("joined", |world| world.status("c")["hubs"][1]["joined"] == true);
         hubs.world.wait("through", World::ping_hub);
         Some(hubs)
+    }
+
+    /// Hubs with one database; `prepare` is done before the client starts.
+    fn fleet(name: &str, prepare: impl FnOnce(&World)) -> Option<(Self, Postgres)> {
+        let database = Postgres::start()?;
+        let world = World::new(name)?;
+        drop(world.add_server());
+        world.ip(&world.namespace("s"), "link set lo up");
+        world.ip(&world.namespace("s"), "route add default via 203.0.113.1");
+        let url = database.url();
+        for (side, endpoint) in [("h", "198.51.100.1:4430"), ("s", SECOND)] {
+            good(world.hawser(side, &["hub", "init", "--endpoint", endpoint, "--store", &url]));
+        }
+        let first = world.start("h", &["hub", "run"]);
+        let _second = world.start("s", &["hub", "run"]);
+        prepare(&world);
+        let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("through", World::ping_hub);
+        // The second hub is known without an invitation to it.
+        world.wait("told", |world| {
+            world.status("c")["hubs"].as_array().map(Vec::len) == Some(2)
+        });
+        let hubs = Self {
+            world,
+            first,
+            _second,
+            client,
+        };
+        Some((hubs, database))
     }
 
     fn in_use(&self) -> Value {
@@ -128,33 +162,11 @@ fn carried(world: &World, arguments: &[&str]) -> u64 {
 
 #[test]
 fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
-    let Some(mut database) = Postgres::start() else {
+    let Some((mut hubs, mut database)) = Hubs::fleet("fleet", |_| ()) else {
         return;
     };
-    let Some(world) = World::new("fleet") else { return };
-    let _server = world.add_server();
-    world.ip(&world.namespace("s"), "link set lo up");
-    world.ip(&world.namespace("s"), "route add default via 203.0.113.1");
-    let url = database.url();
-    for (side, endpoint) in [("h", "198.51.100.1:4430"), ("s", SECOND)] {
-        good(world.hawser(side, &["hub", "init", "--endpoint", endpoint, "--store", &url]));
-    }
-    let config = std::fs::metadata(world.place("h").join("hub.toml")).unwrap();
+    let config = std::fs::metadata(hubs.world.place("h").join("hub.toml")).unwrap();
     assert_eq!(config.permissions().mode() & 0o777, 0o600);
-    let first = world.start("h", &["hub", "run"]);
-    let _second = world.start("s", &["hub", "run"]);
-    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
-    world.wait("through", World::ping_hub);
-    let mut hubs = Hubs {
-        world,
-        first,
-        _second,
-        client,
-    };
-    // The second hub is known without an invitation to it.
-    hubs.world.wait("told", |world| {
-        world.status("c")["hubs"].as_array().map(Vec::len) == Some(2)
-    });
     let listed = good(hubs.world.hawser("s", &["hub", "list", "--json"])).stdout;
     let listed: Value = serde_json::from_slice(&listed).unwrap();
     assert_eq!(listed["clients"][0]["name"], "alice");
@@ -205,11 +217,12 @@ fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
     // A hub dies: the other takes over, with the same inner addresses.
     let by_first = |world: &World| carried(world, &["alice"]) > carried(world, &["--here"]);
     hubs.world.wait("counted by the first", by_first);
+    let pings = hubs.world.pings("100.96.0.1");
     hubs.lose(OF_THE_FIRST);
     hubs.first.signal("-KILL");
-    let silent = Instant::now();
     hubs.world.wait("taken over", World::ping_hub);
-    println!("new flows after {:?}", silent.elapsed());
+    let (lost, _) = pings.end();
+    println!("{lost} pings of 20 ms lost by the death of a hub");
     assert_eq!(hubs.in_use(), SECOND);
     assert_eq!(hubs.world.status("c")["inner"], inner);
     // Each hub says what all have carried, the dead one too.
@@ -244,4 +257,191 @@ fn a_fleet_has_one_invitation_and_outlives_a_hub_and_its_database() {
     hubs.world.wait("refused", |world| {
         world.status("h")["counters"]["refused_not_enrolled"].as_u64() > Some(0)
     });
+}
+
+/// A server that both hubs lead to. Each line that it is sent it answers with the address that its
+/// client appears under.
+struct Echo {
+    client: Namespace,
+}
+
+/// Under which each hub's clients appear there.
+const BY_FIRST: &str = "192.0.2.1";
+const BY_SECOND: &str = "203.0.113.2";
+
+impl Echo {
+    fn start(world: &World) -> Self {
+        run("ip", &["netns", "add", &world.namespace("w")]);
+        let (hub, server) = (world.namespace("h"), world.namespace("w"));
+        let link = [
+            "link", "add", "web", "netns", &hub, "type", "veth", "peer", "name", "web", "netns", &server,
+        ];
+        run("ip", &link);
+        for (namespace, last) in [(&hub, 1), (&server, 2)] {
+            world.ip(namespace, &format!("addr add 192.0.2.{last}/24 dev web"));
+            world.ip(namespace, "link set web up");
+        }
+        world.ip(&server, "route add default via 192.0.2.1");
+        let listener = world
+            .open("w")
+            .run(|| TcpListener::bind("192.0.2.2:8080"))
+            .unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().map_while(Result::ok) {
+                std::thread::spawn(move || answer(&stream));
+            }
+        });
+        Self {
+            client: world.open("c"),
+        }
+    }
+
+    fn connect(&self) -> Conversation {
+        let at = "192.0.2.2:8080".parse().unwrap();
+        let stream = self
+            .client
+            .run(|| TcpStream::connect_timeout(&at, Duration::from_secs(5)));
+        let stream = stream.unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        Conversation(BufReader::new(stream))
+    }
+}
+
+fn answer(mut stream: &TcpStream) -> std::io::Result<()> {
+    let peer = stream.peer_addr()?.ip();
+    let mut lines = BufReader::new(stream);
+    let mut line = String::new();
+    while lines.read_line(&mut line)? > 0 {
+        writeln!(stream, "{peer}")?;
+    }
+    Ok(())
+}
+
+/// A connection of TCP, which ends when this is dropped.
+struct Conversation(BufReader<TcpStream>);
+
+impl Conversation {
+    /// Under which address it appears, by a line to and fro.
+    fn appears(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        writeln!(self.0.get_ref(), "?")?;
+        self.0.read_line(&mut line)?;
+        Ok(line.trim().to_owned())
+    }
+}
+
+/// Makes the way from the first hub's clients to it longer by [`LONGER`]: what they send goes
+/// through a relay there, which keeps it for so long.
+fn lengthen(world: &World, hub: &'static str) {
+    let mut nft = world.inside("h", "nft");
+    nft.arg(
+        "add table inet detour; \
+         add chain inet detour in { type nat hook prerouting priority dstnat; }; \
+         add rule inet detour in iifname { fiber, lte } udp dport 4430 redirect to :5530",
+    );
+    good(nft);
+    let place = world.open("h");
+    let relay = Arc::new(place.run(|| UdpSocket::bind("0.0.0.0:5530")).unwrap());
+    std::thread::spawn(move || {
+        let mut onward: HashMap<SocketAddr, mpsc::Sender<(Instant, Vec<u8>)>> = HashMap::new();
+        let mut packet = [0; 2_000];
+        while let Ok((len, from)) = relay.recv_from(&mut packet) {
+            let queue = onward.entry(from).or_insert_with(|| {
+                let socket = place.run(|| UdpSocket::bind("198.51.100.1:0")).unwrap();
+                socket.connect(hub).unwrap();
+                let (socket, back) = (Arc::new(socket), Arc::clone(&relay));
+                let (queue, waiting) = mpsc::channel::<(Instant, Vec<u8>)>();
+                let onward = Arc::clone(&socket);
+                std::thread::spawn(move || {
+                    for (due, packet) in waiting {
+                        std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                        let _ = onward.send(&packet);
+                    }
+                });
+                std::thread::spawn(move || {
+                    let mut packet = [0; 2_000];
+                    while let Ok(len) = socket.recv(&mut packet) {
+                        let _ = back.send_to(&packet[..len], from);
+                    }
+                });
+                queue
+            });
+            let _ = queue.send((Instant::now() + LONGER, packet[..len].to_vec()));
+        }
+    });
+}
+
+const LONGER: Duration = Duration::from_millis(50);
+
+fn drained(hubs: &Hubs, side: &str, within: &str) -> Value {
+    let drain = ["hub", "drain", "--json", "--within", within];
+    serde_json::from_slice(&good(hubs.world.hawser(side, &drain)).stdout).unwrap()
+}
+
+#[test]
+fn connections_finish_at_the_hub_where_they_began() {
+    let mut echo = None;
+    let prepare = |world: &World| echo = Some(Echo::start(world));
+    let Some((hubs, _database)) = Hubs::fleet("finish", prepare) else {
+        return;
+    };
+    let echo = echo.unwrap();
+    let mut first = echo.connect();
+    assert_eq!(first.appears().unwrap(), BY_FIRST);
+    // It will be taken down: what begins goes to the other one, what has begun goes on.
+    assert_eq!(drained(&hubs, "h", "3s")["connected"], 1);
+    assert_eq!(hubs.in_use(), SECOND);
+    let mut second = echo.connect();
+    assert_eq!(second.appears().unwrap(), BY_SECOND);
+    assert_eq!(first.appears().unwrap(), BY_FIRST);
+    hubs.world.wait("told what goes on", |world| {
+        world.status("c")["hubs"][0]["finishing"].as_u64() > Some(0)
+    });
+    // A network goes and comes: both sessions follow.
+    hubs.world.ip(&hubs.world.namespace("c"), "link set fiber down");
+    hubs.world.ip(&hubs.world.namespace("c"), "link set fiber up");
+    assert_eq!(first.appears().unwrap(), BY_FIRST);
+    // The last connection ends, and with it the session.
+    drop(first);
+    assert_eq!(drained(&hubs, "h", "15s")["connected"], 0);
+    assert!(hubs.world.status("c")["hubs"][0]["finishing"].is_null());
+    assert_eq!(second.appears().unwrap(), BY_SECOND);
+    // The hub in use is silent for a while: what begins meanwhile goes to the other one, and
+    // nothing is lost of what goes on.
+    good(hubs.world.hawser("h", &["hub", "drain", "--off"]));
+    hubs.lose("add rule inet lossy out oifname { fiber, lte } ip saddr 203.0.113.2 drop");
+    let silent = Instant::now();
+    let mut third = echo.connect();
+    println!("a connection after {:?}", silent.elapsed());
+    assert_eq!(third.appears().unwrap(), BY_FIRST);
+    hubs.lose("");
+    assert_eq!(second.appears().unwrap(), BY_SECOND);
+    assert_eq!(third.appears().unwrap(), BY_FIRST);
+    // And back, by a session that is there still.
+    good(hubs.world.hawser("h", &["hub", "drain", "--within", "1s"]));
+    assert_eq!(hubs.in_use(), SECOND);
+    assert_eq!(echo.connect().appears().unwrap(), BY_SECOND);
+    assert_eq!(second.appears().unwrap(), BY_SECOND);
+    assert_eq!(third.appears().unwrap(), BY_FIRST);
+}
+
+#[test]
+fn the_nearest_hub_is_used_and_connections_stay_where_they_began() {
+    let mut echo = None;
+    let prepare = |world: &World| {
+        echo = Some(Echo::start(world));
+        lengthen(world, "198.51.100.1:4430");
+    };
+    let Some((hubs, _database)) = Hubs::fleet("nearest", prepare) else {
+        return;
+    };
+    let echo = echo.unwrap();
+    let mut first = echo.connect();
+    assert_eq!(first.appears().unwrap(), BY_FIRST);
+    hubs.world.wait("at the nearer one", |_| hubs.in_use() == SECOND);
+    let status = hubs.world.status("c");
+    let trip = |hub: usize| status["hubs"][hub]["round_trip_ms"].as_f64();
+    assert!(trip(1) < trip(0), "{status}");
+    assert_eq!(first.appears().unwrap(), BY_FIRST);
+    assert_eq!(echo.connect().appears().unwrap(), BY_SECOND);
 }

@@ -1,0 +1,207 @@
+//! Two sessions of a client, with packets as a TUN gives them.
+
+use hawser_proto::path::{Config, Probing};
+use hawser_proto::tunnel::Role;
+use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::data::Kind;
+use hawser_wire::frame::Format;
+use hawser_wire::offload::VIRTIO_LEN;
+use proptest::prelude::*;
+
+use super::*;
+use crate::lane::Lane;
+use crate::sessions::{Accepted, Sessions};
+
+const A: SessionId = SessionId(7);
+const B: SessionId = SessionId(3);
+const SYN: u8 = tcp_flag::SYN;
+const ACK: u8 = tcp_flag::ACK;
+const NOW: Instant = Instant::from_nanos(1_000_000_000);
+
+fn sessions(all: &[SessionId]) -> Sessions {
+    let mut sessions = Sessions::new(Format::Ip, 7, NOW);
+    for name in all {
+        sessions.add(*name, Role::Client, &[], NOW);
+    }
+    sessions
+}
+
+/// A packet of a protocol from a port, with these flags if it is TCP's.
+fn packet(protocol: u8, port: u16, flags: u8) -> [u8; 40] {
+    let mut packet = [0; 40];
+    packet[0] = 0x45;
+    packet[3] = 40;
+    packet[9] = protocol;
+    packet[12..20].copy_from_slice(&[100, 96, 0, 2, 203, 0, 113, 2]);
+    packet[20..22].copy_from_slice(&port.to_be_bytes());
+    packet[23] = 80;
+    packet[25] = 20;
+    packet[32] = 0x50;
+    packet[33] = flags;
+    packet
+}
+
+/// Through which session a packet has gone.
+fn through(sessions: &mut Sessions, packet: [u8; 40]) -> Option<SessionId> {
+    let held = |sessions: &Sessions| -> Vec<_> {
+        let all = sessions.all.iter();
+        all.map(|(name, session)| (*name, session.held)).collect()
+    };
+    let before = held(sessions);
+    sessions.reading()[..VIRTIO_LEN].fill(0);
+    sessions.reading()[VIRTIO_LEN..VIRTIO_LEN + 40].copy_from_slice(&packet);
+    if sessions.accept(VIRTIO_LEN + 40, NOW) != Accepted::Queued {
+        return None;
+    }
+    let after = held(sessions);
+    let changed = before.iter().zip(&after).find(|(before, after)| before != after);
+    changed.map(|(before, _)| before.0)
+}
+
+fn tcp(sessions: &mut Sessions, port: u16, flags: u8) -> Option<SessionId> {
+    through(sessions, packet(protocol::TCP, port, flags))
+}
+
+fn udp(sessions: &mut Sessions, port: u16) -> Option<SessionId> {
+    through(sessions, packet(protocol::UDP, port, 0))
+}
+
+/// Gives a session a path that has answered.
+fn connect(sessions: &mut Sessions, name: SessionId) {
+    let path = PathId(0);
+    sessions.with(name, |session| {
+        let config = Config {
+            id: path,
+            probing: Probing::Eager,
+            cap: None,
+            mtu: 1500,
+            overhead: 68,
+        };
+        session.tunnel.open_path(config, true, NOW);
+        session
+            .lanes
+            .insert(path, Lane::new(None, None, 0, String::new()));
+    });
+    let mut token = None;
+    let send = |_, _: &Lane, burst: &hawser_proto::tunnel::Burst<'_, _, _>, _: &[u8]| {
+        for datagram in burst.datagrams().filter(|one| one.inner.kind == Kind::Probe) {
+            let mut body = vec![0; datagram.body_len()];
+            datagram.write_body(&[], &mut body);
+            token = body.first_chunk().map(|token| u64::from_be_bytes(*token));
+        }
+    };
+    sessions.service(|| NOW, send, |_| {});
+    let token = token.expect("a new path is probed");
+    sessions.with(name, |session| {
+        session
+            .tunnel
+            .egress_mut()
+            .handle_probe_reply(path, token, NOW + Duration::from_millis(10));
+    });
+}
+
+#[test]
+fn all_goes_through_the_first_until_it_is_said_otherwise() {
+    let mut sessions = sessions(&[A, B]);
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(A));
+    assert_eq!(tcp(&mut sessions, 2, ACK), Some(A));
+    assert_eq!(udp(&mut sessions, 3), Some(A));
+    sessions.begin_with(A);
+    sessions.begin_with(SessionId(99));
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(A));
+}
+
+#[test]
+fn connections_stay_where_they_began_through_changes_to_and_fro() {
+    let mut sessions = sessions(&[A, B]);
+    tcp(&mut sessions, 1, SYN);
+    sessions.begin_with(B);
+    assert_eq!(tcp(&mut sessions, 2, SYN), Some(B));
+    sessions.begin_with(A);
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
+    for (port, its) in [(1, A), (2, B), (3, A), (4, A)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
+    }
+    // The same ports again are another connection.
+    assert_eq!(tcp(&mut sessions, 2, SYN), Some(A));
+    assert_eq!(tcp(&mut sessions, 2, ACK), Some(A));
+}
+
+#[test]
+fn what_is_no_connection_stays_while_a_path_leads_there() {
+    let mut sessions = sessions(&[A, B]);
+    udp(&mut sessions, 1);
+    sessions.begin_with(B);
+    assert_eq!(udp(&mut sessions, 1), Some(B), "no path of the one before works");
+    sessions.begin_with(A);
+    connect(&mut sessions, A);
+    udp(&mut sessions, 1);
+    sessions.begin_with(B);
+    assert_eq!(udp(&mut sessions, 1), Some(A));
+    assert_eq!(udp(&mut sessions, 2), Some(B), "it has begun since");
+}
+
+#[test]
+fn what_is_left_takes_all() {
+    for gone in [A, B] {
+        let mut sessions = sessions(&[A, B]);
+        tcp(&mut sessions, 1, SYN);
+        sessions.begin_with(B);
+        tcp(&mut sessions, 2, SYN);
+        sessions.remove(gone);
+        let left = if gone == A { B } else { A };
+        for port in [1, 2, 3] {
+            assert_eq!(tcp(&mut sessions, port, ACK), Some(left));
+        }
+        sessions.remove(left);
+        assert_eq!(tcp(&mut sessions, 1, SYN), None);
+    }
+}
+
+#[test]
+fn connections_that_are_remembered_are_bounded() {
+    let mut sessions = sessions(&[A, B]);
+    sessions.begin_with(B);
+    let mut choice = std::mem::take(&mut sessions.choice);
+    for address in 0..MOST as u32 + 10 {
+        let mut packet = packet(protocol::TCP, 1, SYN);
+        packet[16..20].copy_from_slice(&address.to_be_bytes());
+        choice.of(&packet, &sessions.all);
+    }
+    assert!(choice.begun.len() <= MOST);
+}
+
+proptest! {
+    /// Whatever changes, a packet goes to a session that is there, and one of a connection to where
+    /// its SYN went for as long as that is there.
+    #[test]
+    fn goes_where_it_began(steps in prop::collection::vec((0_u8..5, 0_u64..3, 0_u16..6), 1..200)) {
+        let mut sessions = sessions(&[]);
+        let mut began = std::collections::BTreeMap::new();
+        for (what, which, port) in steps {
+            let name = SessionId(which);
+            match what {
+                // As a client does: two at once at most.
+                0 if sessions.all.len() < 2 && !sessions.all.contains_key(&name) => {
+                    sessions.add(name, Role::Client, &[], NOW);
+                }
+                1 => {
+                    sessions.remove(name);
+                    began.retain(|_, its| *its != name);
+                }
+                2 => sessions.begin_with(name),
+                3 => match tcp(&mut sessions, port, SYN) {
+                    Some(its) => drop(began.insert(port, its)),
+                    None => prop_assert!(sessions.all.is_empty()),
+                },
+                _ => {
+                    let went = tcp(&mut sessions, port, ACK);
+                    prop_assert_eq!(went.is_none(), sessions.all.is_empty());
+                    if let Some(its) = began.get(&port) {
+                        prop_assert_eq!(went, Some(*its));
+                    }
+                }
+            }
+        }
+    }
+}
