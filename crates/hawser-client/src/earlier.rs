@@ -17,6 +17,7 @@ use hawser_control::client::driver::{Driver, Happened, Told, Want, fresh_index};
 use hawser_control::client::{ConnectError, Established};
 use hawser_dataplane::{Change, Command, Event, SessionId};
 use hawser_linux::netlink;
+use hawser_proto::session::{Before, Left};
 use hawser_units::NetworkId;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -62,13 +63,13 @@ pub(super) async fn next(earlier: &mut Option<Earlier>) -> News {
 }
 
 impl Earlier {
-    fn new(key: KeyHash, driver: Driver, is_leaving: bool, silent_since: Option<Instant>) -> Self {
+    fn new(left: Left<KeyHash>, driver: Driver) -> Self {
         let (looks, looked) = mpsc::channel(1);
         Self {
-            key,
+            key: left.hub,
+            is_leaving: left.is_leaving,
+            silent_since: left.silent_since.map(|since| driver.at(since)),
             driver,
-            is_leaving,
-            silent_since,
             quiet_since: None,
             open_flows: None,
             look_at: Instant::now(),
@@ -129,10 +130,13 @@ impl Earlier {
         self.driver.end().await;
     }
 
-    /// Whether flows may begin there again at once. One that will be taken down is better than
-    /// none.
-    pub(super) fn can_take_over(&self, is_needed: bool) -> bool {
-        self.silent_since.is_none() && self.driver.line.is_some() && (is_needed || !self.is_leaving)
+    /// How it stands.
+    pub(super) fn standing(&self) -> Before<KeyHash> {
+        Before {
+            hub: self.key,
+            is_well: self.silent_since.is_none() && self.driver.line.is_some(),
+            is_leaving: self.is_leaving,
+        }
     }
 }
 
@@ -145,8 +149,8 @@ impl Client {
         self.driver.reach.stop();
         let fresh = self.driver.beside(session_config(&self.config));
         let before = std::mem::replace(&mut self.driver, fresh);
-        let (from, is_leaving, silent_since) = self.hubs.go_over(key);
-        self.earlier = Some(Earlier::new(from, before, is_leaving, silent_since));
+        let left = self.hubs.go_over(key);
+        self.earlier = Some(Earlier::new(left, before));
         for network in self.used() {
             let name = network.name.clone();
             if let Err(error) = self.add_network(network) {
@@ -163,11 +167,11 @@ impl Client {
         self.leave_other_ways();
         self.driver.reach.stop();
         std::mem::swap(&mut self.driver, &mut earlier.driver);
-        let (from, is_leaving, silent_since) = self.hubs.go_over(earlier.key);
-        self.earlier = Some(Earlier::new(from, earlier.driver, is_leaving, silent_since));
-        self.hubs.handle_reached();
+        let left = self.hubs.go_over(earlier.key);
+        self.earlier = Some(Earlier::new(left, earlier.driver));
+        let now = self.now();
+        self.hubs.handle_reached(now);
         self.begin_flows_here();
-        tracing::warn!("the hub before is used again");
     }
 
     /// Flows begin at the hub in use from now on.
@@ -223,7 +227,7 @@ impl Client {
             earlier.driver.networks.detach(gone);
         }
         if let Some(network) = network
-            && let Some(addresses) = self.hubs.addresses(earlier.key)
+            && let Some((_, addresses)) = self.hubs.way_to(earlier.key)
             && let Ok(Some(id)) = earlier.driver.networks.attach(network.clone(), addresses)
         {
             earlier.driver.machine.handle_network_added(id, fresh_index());

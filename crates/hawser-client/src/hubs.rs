@@ -1,25 +1,10 @@
 //! The hubs that a client knows, and which of them carries its traffic.
 //!
-//! The first that answers is kept for as long as it answers. When no path to it works, the others
-//! are asked as well. One that answers takes over unless the hub in use, asked once more at that
-//! moment, answers within half a second: networks that all fail for a while (a tunnel on the way)
-//! are no failure of the hub, and connections of applications end with a change, because they
-//! surface elsewhere.
-//!
-//! Between hubs of a fleet they do not end: the session with the hub before stays for them
-//! (`earlier.rs`). So one that is nearer takes over too (`nearest.rs`), and a silent one is waited
-//! for only half as long.
-//!
-//! ```text
-//!            no path works                   another answers            the one in use is silent
-//!   in use ----------------> others are asked --------------> it is asked ------------> change
-//!     ^                            |                             |
-//!     +----------------------------+-----------------------------+  a path works, or it answers
-//! ```
+//! Which one that is decides [`HubChoice`]; here it is asked, and its steps are taken.
 //!
 //! Failure: UDP has to reach the others; TLS on TCP is tried at the hub in use only.
 
-use std::collections::BTreeSet;
+use std::hash::{Hash, Hasher};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
@@ -27,35 +12,28 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use hawser_config::identity::{Identity, KeyHash};
 use hawser_config::invitation::Invitation;
-use hawser_config::{self as config, ClientConfig};
+use hawser_config::{self as config, ClientConfig, HubUse};
 use hawser_control::client::reach::{Call, Outcome, Reach};
 use hawser_control::client::{ConnectError, Established, Turn};
 use hawser_control::tls;
-use hawser_units::NetworkId;
+use hawser_proto::session::{HubChoice, Left, Sight, Standing, Step};
+use hawser_units::{Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Hello, Message, OtherHub, Welcome};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
 
 use super::Client;
 use super::earlier::Earlier;
 use super::joined::Joined;
-use super::nearest::Nearest;
 
 /// All hubs of a client.
 pub(super) struct Hubs {
     known: Vec<Hub>,
     /// Which of them is in use.
-    current: KeyHash,
+    pub(super) choice: HubChoice<KeyHash>,
     identity: Identity,
     /// Attempts at the others.
     elsewhere: Reach,
-    /// When they may be tried again.
-    next_try: Instant,
-    /// No path to the hub in use works, since then.
-    silent_since: Option<Instant>,
-    /// The hub in use will be taken down.
-    is_leaving: bool,
     /// Another has answered.
     heard: mpsc::UnboundedSender<()>,
     hearing: mpsc::UnboundedReceiver<()>,
@@ -64,10 +42,6 @@ pub(super) struct Hubs {
     is_looking: bool,
     found: mpsc::UnboundedSender<Vec<Joined>>,
     finding: mpsc::UnboundedReceiver<Vec<Joined>>,
-    /// The hubs that have refused this client for good, for the log and for status.
-    refused: BTreeSet<KeyHash>,
-    /// How near they are.
-    pub(super) nearest: Nearest,
 }
 
 /// What has happened with other hubs.
@@ -79,8 +53,6 @@ pub(super) enum Elsewhere {
     /// The other hubs of the fleet of the one in use, with their addresses; none: others may be
     /// looked up.
     Found(Vec<Joined>),
-    /// It has been measured how near they are.
-    Measured,
 }
 
 #[derive(Clone)]
@@ -119,27 +91,38 @@ impl Hubs {
         let current = saved.first().context(
             "this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)",
         )?;
-        let current = current.hub_key;
+        let choice = HubChoice::new(current.hub_key, Instant::ZERO);
         let known = saved.into_iter().map(|joined| Hub::new(joined, identity));
         let (heard, hearing) = mpsc::unbounded_channel();
         let (found, finding) = mpsc::unbounded_channel();
-        Ok(Self {
+        let mut hubs = Self {
             known: known.collect::<Result<_, _>>()?,
-            current,
+            choice,
             identity: identity.clone(),
             elsewhere: Reach::default(),
-            next_try: Instant::now(),
-            silent_since: None,
-            is_leaving: false,
             heard,
             hearing,
             named: Vec::new(),
             is_looking: false,
             found,
             finding,
-            refused: BTreeSet::new(),
-            nearest: Nearest::new(),
-        })
+        };
+        hubs.handle_known();
+        Ok(hubs)
+    }
+
+    /// Other hubs are known, or more is known of them.
+    fn handle_known(&mut self) {
+        let standing = |hub: &Hub| {
+            let joined = &hub.joined;
+            let standing = Standing {
+                fleet: joined.fleet(),
+                is_new: joined.token.is_some(),
+                rank: rank(self.identity.hash(), joined.hub_key),
+            };
+            (joined.hub_key, standing)
+        };
+        self.choice.set_known(self.known.iter().map(standing).collect());
     }
 
     /// Looks all names up at once.
@@ -151,9 +134,11 @@ impl Hubs {
     /// Begins with the first that has an address; false: none has.
     pub(super) fn choose(&mut self) -> bool {
         let mut known = self.known.iter();
-        let first = known.find(|hub| !hub.joined.addresses.is_empty());
-        self.current = first.map_or(self.current, |hub| hub.joined.hub_key);
-        first.is_some()
+        let Some(first) = known.find(|hub| !hub.joined.addresses.is_empty()) else {
+            return false;
+        };
+        self.choice.go_over(first.joined.hub_key);
+        true
     }
 
     fn hub(&self, key: KeyHash) -> Option<&Hub> {
@@ -162,7 +147,7 @@ impl Hubs {
 
     /// The hub in use.
     pub(super) fn current(&self) -> &Joined {
-        let hub = self.hub(self.current).expect("the hub in use is known");
+        let hub = self.hub(self.choice.current()).expect("the hub in use is known");
         &hub.joined
     }
 
@@ -171,26 +156,10 @@ impl Hubs {
         self.hub(key).map(|hub| hub.joined.place()).unwrap_or_default()
     }
 
-    /// Where a hub is.
-    pub(super) fn addresses(&self, key: KeyHash) -> Option<&[SocketAddr]> {
-        Some(&self.hub(key)?.joined.addresses)
-    }
-
-    /// The hubs of the fleet of the one in use, that one among them, which let this client in as
-    /// far as is known: with how they are called and where they are.
-    pub(super) fn fleet(&self) -> Vec<(KeyHash, quinn::ClientConfig, Vec<SocketAddr>)> {
-        let mates = self.known.iter().filter(|hub| self.is_mate(&hub.joined));
-        mates
-            .map(|hub| {
-                let joined = &hub.joined;
-                (joined.hub_key, hub.tls.clone(), joined.addresses.clone())
-            })
-            .collect()
-    }
-
-    /// Whether a hub is of the fleet of the one in use, so that inner addresses are the same there.
-    fn is_mate(&self, hub: &Joined) -> bool {
-        hub.fleet() == self.current().fleet() && !self.refused.contains(&hub.hub_key)
+    /// How a hub is called, and where it is.
+    pub(super) fn way_to(&self, key: KeyHash) -> Option<(&quinn::ClientConfig, &[SocketAddr])> {
+        let hub = self.hub(key)?;
+        Some((&hub.tls, &hub.joined.addresses))
     }
 
     /// How a hub is called to which the networks lead; `None` where it is not known any more.
@@ -220,79 +189,20 @@ impl Hubs {
             _ = self.hearing.recv() => Elsewhere::Answered,
             // This holds a sender, so there is always more to come.
             Some(found) = self.finding.recv() => Elsewhere::Found(found),
-            () = self.nearest.next() => Elsewhere::Measured,
         }
-    }
-
-    /// When [`Client::see_to_hubs`] or [`Client::see_to_nearest`] has something to do, if nothing
-    /// else happens.
-    pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let is_waiting = !self.elsewhere.is_busy() && !self.wanted().is_empty();
-        let due = is_waiting.then(|| self.due());
-        let measuring = self.nearest.poll_timeout().filter(|_| self.has_others());
-        due.into_iter().chain(measuring).min()
-    }
-
-    /// When the others may be tried.
-    fn due(&self) -> Instant {
-        let silent = self.silent_since.map(|since| since + SILENCE);
-        silent.map_or(self.next_try, |silent| silent.max(self.next_try))
     }
 
     /// The hub in use has answered.
-    pub(super) fn handle_reached(&mut self) {
+    pub(super) fn handle_reached(&mut self, now: Instant) {
         self.elsewhere.stop();
-        self.next_try = Instant::now();
-        self.silent_since = None;
+        self.choice.handle_reached(now);
     }
 
-    /// A path to the hub in use works, or none does.
-    pub(super) fn handle_alive(&mut self, is_alive: bool) {
-        if is_alive {
-            self.silent_since = None;
-        } else {
-            self.silent_since.get_or_insert_with(Instant::now);
-        }
-    }
-
-    /// The hub in use asks the client to go to another one.
-    pub(super) fn handle_leave(&mut self) {
-        tracing::info!("the hub will be taken down: another is looked for");
-        self.is_leaving = true;
-        self.next_try = Instant::now();
-    }
-
-    /// Whether another may take the place of the one in use: that is silent or goes, or this one is
-    /// nearer.
-    fn may_take_over(&self, key: KeyHash) -> bool {
-        self.is_leaving || self.silent_since.is_some() || self.nearest.preferred == Some(key)
-    }
-
-    /// Whom to try: those that may take over, and those where this client has not been yet.
-    fn wanted(&self) -> Vec<&Hub> {
-        let others = self.known.iter().filter(|hub| {
-            let key = hub.joined.hub_key;
-            key != self.current && !self.refused.contains(&key)
-        });
-        others
-            .filter(|hub| self.may_take_over(hub.joined.hub_key) || hub.joined.token.is_some())
-            .collect()
-    }
-
-    /// Another hub is in use from now on. Returns the one before, whether that will be taken down,
-    /// and since when it is silent.
-    pub(super) fn go_over(&mut self, key: KeyHash) -> (KeyHash, bool, Option<Instant>) {
-        tracing::warn!(
-            from = self.place(self.current),
-            to = self.place(key),
-            "another hub takes over"
-        );
-        self.nearest.preferred = None;
-        (
-            std::mem::replace(&mut self.current, key),
-            std::mem::take(&mut self.is_leaving),
-            self.silent_since.take(),
-        )
+    /// Another hub is in use from now on.
+    pub(super) fn go_over(&mut self, key: KeyHash) -> Left<KeyHash> {
+        let (from, to) = (self.place(self.choice.current()), self.place(key));
+        tracing::warn!(from, to, "another hub takes over");
+        self.choice.go_over(key)
     }
 
     /// What the file has to say of a hub now.
@@ -315,7 +225,6 @@ impl Hubs {
         key: KeyHash,
         address: Option<SocketAddr>,
     ) -> anyhow::Result<()> {
-        self.refused.remove(&key);
         let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) else {
             return Ok(());
         };
@@ -327,6 +236,7 @@ impl Hubs {
             has_changed = true;
         }
         if has_changed {
+            self.handle_known();
             self.remember(directory, key)?;
         }
         Ok(())
@@ -334,12 +244,12 @@ impl Hubs {
 
     /// The other hubs of a fleet are these now. Those that this machine was invited to stay.
     fn take_in(&mut self, directory: &Path, others: Vec<Joined>) -> anyhow::Result<()> {
-        let fleet = self.current().fleet();
+        let (fleet, current) = (self.current().fleet(), self.choice.current());
         let mut saved = Joined::load(directory)?;
         let before = saved.clone();
         let is_named = |key: KeyHash| others.iter().any(|other| other.hub_key == key);
         let stays = |known: &Joined| {
-            known.fleet != Some(fleet) || known.hub_key == self.current || is_named(known.hub_key)
+            known.fleet != Some(fleet) || known.hub_key == current || is_named(known.hub_key)
         };
         saved.retain(stays);
         self.known.retain(|hub| stays(&hub.joined));
@@ -363,6 +273,7 @@ impl Hubs {
                 None => saved.push(other.clone()),
             }
         }
+        self.handle_known();
         if saved == before {
             return Ok(());
         }
@@ -373,16 +284,16 @@ impl Hubs {
     /// For status.
     pub(super) fn status(&self, earlier: Option<&Earlier>) -> Vec<Value> {
         let hub = |hub: &Hub| {
-            let round_trip = self.nearest.of(hub.joined.hub_key);
+            let round_trip = self.choice.round_trip(hub.joined.hub_key);
             let earlier = earlier.filter(|earlier| earlier.key == hub.joined.hub_key);
             let joined = &hub.joined;
             let endpoints: Vec<_> = joined.endpoints.iter().map(ToString::to_string).collect();
             json!({
                 "endpoints": endpoints,
                 "name": joined.name,
-                "in_use": joined.hub_key == self.current,
+                "in_use": joined.hub_key == self.choice.current(),
                 "joined": joined.token.is_none(),
-                "refused": self.refused.contains(&joined.hub_key),
+                "refused": self.choice.is_refused(joined.hub_key),
                 "invited": joined.fleet.is_none(),
                 "round_trip_ms": round_trip.map(|trip| trip.as_secs_f64() * 1e3),
                 "finishing": earlier.map(|earlier| earlier.open_flows().unwrap_or(0)),
@@ -393,65 +304,53 @@ impl Hubs {
 }
 
 impl Client {
-    /// Tries other hubs while it is of use. To be called after whatever has happened.
+    /// Does what is to be done with other hubs. To be called after whatever has happened.
     pub(super) fn see_to_hubs(&mut self) {
-        if self.driver.machine.session().is_none() && self.hubs.silent_since.is_none() {
-            // Nobody has answered yet: the first choice has a second for that.
-            self.hubs.handle_alive(false);
-            self.hubs.next_try = Instant::now() + FIRST_CHOICE;
+        let now = self.now();
+        if self.driver.machine.session().is_none() {
+            self.hubs.choice.handle_absent(now);
         }
-        let now = Instant::now();
-        if now < self.hubs.due() {
-            return;
+        self.hubs.choice.set_nearest(self.config.hub == HubUse::Nearest);
+        while let Some(step) = self.hubs.choice.poll(&self.sight(), now) {
+            match step {
+                Step::Ask(hubs) => {
+                    let calls = hubs.into_iter().filter_map(|(hub, wait)| self.standby(hub, wait));
+                    let calls = calls.collect();
+                    self.hubs.elsewhere.start_beside(&self.driver.networks, calls);
+                }
+                Step::Return => {
+                    self.hubs.elsewhere.stop();
+                    self.return_to_earlier();
+                }
+                Step::Measure(hubs) => self.measure(&hubs),
+            }
         }
-        let is_silent = self.hubs.silent_since.is_some();
-        if let Some(earlier) = &self.earlier
-            && self.hubs.may_take_over(earlier.key)
-            && earlier.can_take_over(is_silent)
-        {
-            self.hubs.elsewhere.stop();
-            self.return_to_earlier();
-            return;
-        }
-        if self.hubs.elsewhere.is_busy() {
-            return;
-        }
-        if self.driver.networks.attached.is_empty() {
-            self.hubs.next_try = now + TIMEOUT;
-            return;
-        }
-        // The one before is kept in touch with: a second hello would end its session.
-        let before = self.earlier.as_ref().map(|earlier| earlier.key);
-        let wanted = self.hubs.wanted().into_iter();
-        let wanted = wanted.filter(|hub| Some(hub.joined.hub_key) != before);
-        let calls: Vec<_> = wanted.map(|hub| self.standby(hub)).collect();
-        if calls.is_empty() {
-            return;
-        }
-        self.hubs.next_try = now + AGAIN;
-        self.hubs.elsewhere.start(&self.driver.networks, None, calls);
     }
 
-    fn standby(&self, hub: &Hub) -> Call {
-        let hello = Hello {
-            enrol_token: hub.joined.token.as_ref().map(|token| token.0),
-            ..self.hello(None)
-        };
-        let wait = if self.hubs.is_mate(&hub.joined) {
-            STAND_BY_OF_MATE
-        } else {
-            STAND_BY
-        };
-        Call {
-            hub: hub.joined.hub_key,
-            config: hub.tls.clone(),
-            hello,
-            addresses: Some(hub.joined.addresses.clone()),
-            turn: match self.hubs.silent_since {
-                Some(_) => Turn::of_standby(self.hubs.heard.clone(), wait),
-                None => Turn::default(),
-            },
+    fn sight(&self) -> Sight<KeyHash> {
+        Sight {
+            before: self.earlier.as_ref().map(Earlier::standing),
+            has_network: !self.driver.networks.attached.is_empty(),
+            has_control: self.driver.line.is_some(),
         }
+    }
+
+    /// When [`Self::see_to_hubs`] has something to do, if nothing else happens.
+    pub(super) fn hubs_due(&self) -> Option<tokio::time::Instant> {
+        let due = self.hubs.choice.poll_timeout(&self.sight())?;
+        Some(self.driver.at(due))
+    }
+
+    fn standby(&self, hub: KeyHash, wait: Option<Duration>) -> Option<Call> {
+        let (_, addresses) = self.hubs.way_to(hub)?;
+        let call = self.hubs.call(hub, self.hello(None))?;
+        Some(Call {
+            addresses: Some(addresses.to_vec()),
+            turn: wait.map_or_else(Turn::default, |wait| {
+                Turn::of_standby(self.hubs.heard.clone(), wait)
+            }),
+            ..call
+        })
     }
 
     /// The hub in use has named the others of its fleet: their names are looked up. One that names
@@ -490,34 +389,30 @@ impl Client {
                 return Ok(());
             }
             Elsewhere::Found(others) => return self.hubs.take_in(&self.options.dir, others),
-            Elsewhere::Measured => {
-                self.on_measured();
-                return Ok(());
-            }
         };
+        let now = self.now();
         match outcome {
             Ok(established) => {
                 let remote = established.connection.remote_address();
                 // The other attempts at this hub wait for ever.
                 self.hubs.elsewhere.stop();
-                self.hubs.next_try = Instant::now();
                 self.hubs.handle_let_in(&self.options.dir, key, Some(remote))?;
-                if self.hubs.may_take_over(key)
+                if self.hubs.choice.handle_welcomed(key, now)
                     && let Some(network) = self.change_hub(key, network, &established.welcome)
                 {
                     return self.on_reached(network, established).await;
                 }
                 say_goodbye(established);
             }
-            Err(ConnectError::Refused(refusal)) if !refusal.is_temporary() => {
-                tracing::warn!(%refusal, "another hub does not let this client in: `hawser leave` forgets it");
-                self.hubs.refused.insert(key);
-            }
             Err(error) => {
-                tracing::debug!(%error, "attempt at another hub failed");
-                if !self.hubs.elsewhere.is_busy() {
-                    self.hubs.nearest.preferred = None;
+                let is_final = matches!(&error, ConnectError::Refused(refusal) if !refusal.is_temporary());
+                if is_final {
+                    tracing::warn!(%error, "another hub does not let this client in: `hawser leave` forgets it");
+                } else {
+                    tracing::debug!(%error, "attempt at another hub failed");
                 }
+                let is_asking = self.hubs.elsewhere.is_busy();
+                self.hubs.choice.handle_failed(key, is_final, is_asking);
             }
         }
         Ok(())
@@ -525,7 +420,7 @@ impl Client {
 
     /// Gives the hub in use the chance to answer before another takes its place.
     fn ask_again(&mut self) {
-        if self.hubs.silent_since.is_none() {
+        if self.hubs.choice.silent_since().is_none() {
             return;
         }
         match &self.driver.line {
@@ -545,10 +440,7 @@ impl Client {
     /// Where the inner addresses stay, so does the session, for what goes on there.
     fn change_hub(&mut self, key: KeyHash, network: NetworkId, welcome: &Welcome) -> Option<NetworkId> {
         let name = self.driver.networks.attached.get(&network)?.network.name.clone();
-        let is_mate = self
-            .hubs
-            .hub(key)
-            .is_some_and(|hub| self.hubs.is_mate(&hub.joined));
+        let is_mate = self.hubs.choice.is_mate(key);
         let addresses = welcome.inner_addresses().map(|(address, _)| address);
         if is_mate
             && self.driver.machine.session().is_some()
@@ -612,15 +504,18 @@ impl Client {
                 // What is in memory is newer, but for an invitation.
                 Some(hub) if joined.token.is_none() => hub.clone(),
                 Some(_) | None => {
-                    self.hubs.refused.remove(&key);
+                    self.hubs.choice.handle_invited(key);
                     Hub::new(joined, &self.hubs.identity)?
                 }
             });
         }
-        let is_left = known.iter().all(|hub| hub.joined.hub_key != self.hubs.current);
+        let current = self.hubs.choice.current();
+        let is_left = known.iter().all(|hub| hub.joined.hub_key != current);
         self.hubs.known = known;
+        self.hubs.handle_known();
         self.hubs.elsewhere.stop();
-        self.hubs.next_try = Instant::now();
+        let now = self.now();
+        self.hubs.choice.handle_changed(now);
         if let Some(earlier) = &self.earlier
             && self.hubs.hub(earlier.key).is_none()
         {
@@ -628,12 +523,19 @@ impl Client {
         }
         if is_left {
             self.end_earlier("the hub in use has been forgotten");
-            self.hubs.current = self.hubs.known[0].joined.hub_key;
+            self.hubs.choice.go_over(self.hubs.known[0].joined.hub_key);
             self.begin_anew();
             self.seek(None);
         }
         Ok(())
     }
+}
+
+/// Where a hub stands for a client among others as near: by chance, and always the same.
+fn rank(client: KeyHash, hub: KeyHash) -> u64 {
+    let mut hasher = std::hash::DefaultHasher::new();
+    (client.0, hub.0).hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Ends a session that was for enrolment only.
@@ -699,19 +601,8 @@ pub fn leave(dir: &Path, name: &str) -> anyhow::Result<()> {
     Joined::save(&saved, dir)
 }
 
-/// No path works: less than what a path needs to be found alive again after a short gap.
-const SILENCE: Duration = Duration::from_millis(100);
-/// From one try of the others to the next: handshakes repeat their own packets meanwhile.
-const AGAIN: Duration = Duration::from_secs(4);
-/// At the start, before others are asked.
-const FIRST_CHOICE: Duration = Duration::from_secs(1);
 /// From one look at the hubs of a fleet to the next.
 const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
-/// How long another hub waits for the one in use to answer after all, at least. Where connections
-/// go on that began there, a change is no loss: it is enough that a hub which is started anew, and
-/// is silent for a quarter of a second, keeps its clients.
-const STAND_BY: Duration = Duration::from_millis(500);
-const STAND_BY_OF_MATE: Duration = Duration::from_millis(250);
 /// What the hub in use gets for an answer, at least, before it is asked anew; and between two
 /// looks whether there is a network.
 const TIMEOUT: Duration = Duration::from_millis(500);

@@ -82,6 +82,7 @@ use earlier::Earlier;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
+use nearest::Measuring;
 use portals::Portals;
 use preferences::Preferences;
 use quotas::Quotas;
@@ -194,6 +195,8 @@ struct Client {
     driver: Driver,
     /// The hub before, where connections go on that began there.
     earlier: Option<Earlier>,
+    /// How near hubs are.
+    measuring: Measuring,
     tunnel: Tunnel,
     /// What the kernel shows, used or not.
     seen: Vec<Network>,
@@ -240,6 +243,7 @@ impl Client {
             hubs,
             driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
             earlier: None,
+            measuring: Measuring::default(),
             quotas,
             paused: BTreeSet::new(),
             caps: Caps::default(),
@@ -286,6 +290,10 @@ impl Client {
                     self.on_earlier(news);
                     Next::Continue
                 }
+                found = self.measuring.next() => {
+                    self.on_measured(found);
+                    Next::Continue
+                }
                 (number, way) = self.fallback.next() => {
                     self.on_way(number, way);
                     Next::Continue
@@ -303,7 +311,6 @@ impl Client {
             self.see_to_portals();
             self.see_to_earlier();
             self.see_to_hubs();
-            self.see_to_nearest();
             self.see_to_airtimes();
             self.see_to_pool().await;
             self.carry_out();
@@ -337,7 +344,7 @@ impl Client {
         let far = tokio::time::Instant::now() + Duration::from_secs(60);
         let fallback = self.fallback.poll_timeout().map(tokio::time::Instant::from_std);
         let pool = self.pool.poll_timeout().map(tokio::time::Instant::from_std);
-        let (driver, hubs) = (self.driver.poll_timeout(), self.hubs.poll_timeout());
+        let (driver, hubs) = (self.driver.poll_timeout(), self.hubs_due());
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
         let earlier = self.earlier.as_ref().and_then(Earlier::poll_timeout);
@@ -379,7 +386,8 @@ impl Client {
 
     fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
         self.lead_earlier(&change);
-        self.hubs.nearest.handle_networks();
+        let now = self.now();
+        self.hubs.choice.handle_networks(now);
         match change {
             Change::Added(network) => self.add_network(network),
             Change::Removed(name) => {
@@ -469,7 +477,10 @@ impl Client {
                 }
                 self.tell_radio();
             }
-            Some(Told::Alive(is_alive)) => self.hubs.handle_alive(is_alive),
+            Some(Told::Alive(is_alive)) => {
+                let now = self.now();
+                self.hubs.choice.handle_alive(is_alive, now);
+            }
             Some(Told::Rekey) => self.rekey(),
             None => self.on_event_of_earlier(event),
         }
@@ -573,7 +584,11 @@ impl Client {
                 self.renew = true;
                 self.seek(None);
             }
-            Want::Leave => self.hubs.handle_leave(),
+            Want::Leave => {
+                tracing::info!("the hub will be taken down: another is looked for");
+                let now = self.now();
+                self.hubs.choice.handle_leave(now);
+            }
             Want::OtherHubs => self.on_other_hubs(),
             Want::Receipt(receipt) => self.pool.handle_receipt(&receipt),
             Want::Closed(reason) => self.on_closed(reason),

@@ -28,7 +28,7 @@ impl Client {
             return;
         }
         let resume = self.driver.machine.session().filter(|_| !self.renew);
-        let call = self.hubs.call(self.hubs.current().hub_key, self.hello(resume));
+        let call = self.hubs.call(self.hubs.choice.current(), self.hello(resume));
         let calls = call.into_iter().collect();
         self.driver.reach.start(&self.driver.networks, last, calls);
     }
@@ -98,7 +98,8 @@ impl Client {
         network: NetworkId,
         established: Established,
     ) -> anyhow::Result<()> {
-        self.hubs.handle_reached();
+        let now = self.now();
+        self.hubs.handle_reached(now);
         let Some(connected) = self.driver.handle_established(network, established) else {
             return Ok(());
         };
@@ -146,7 +147,8 @@ impl Client {
         line.abandon();
         self.notice = Some(reason.to_string());
         // It may be back in a moment; if not, others need not wait until its silence shows.
-        self.hubs.handle_alive(false);
+        let now = self.now();
+        self.hubs.choice.handle_alive(false, now);
         match reason {
             CloseReason::Replaced => {
                 // The other machine works now: coming back at once would only start a fight.

@@ -11,7 +11,7 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubChoice, InterfaceName,
+    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
     LayerConfig, LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction,
     RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
 };
@@ -58,7 +58,7 @@ pub struct ClientConfig {
     /// The way where UDP is blocked.
     pub tls: TlsConfig,
     /// Which hub of a fleet is used: `nearest` by the round trip, or the one in use (`stay`).
-    pub hub: HubChoice,
+    pub hub: HubUse,
     /// Whose ways out are taken beside this machine's own.
     pub pool: PoolConfig,
     /// Age at which keys are replaced.
@@ -90,7 +90,7 @@ impl Default for ClientConfig {
             direct: DirectConfig::default(),
             rules: Vec::new(),
             tls: TlsConfig::default(),
-            hub: HubChoice::Nearest,
+            hub: HubUse::Nearest,
             pool: PoolConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,

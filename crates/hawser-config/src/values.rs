@@ -421,7 +421,7 @@ pub enum DnsMode {
 /// Which hub of a fleet a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum HubChoice {
+pub enum HubUse {
     /// The nearest.
     #[default]
     Nearest,

@@ -15,6 +15,7 @@ mod cli_check;
 mod cli_compare;
 mod cli_conform;
 mod cli_demo;
+mod cli_fleet;
 mod cli_lab;
 mod cli_medium;
 mod cli_oracle;
@@ -61,6 +62,8 @@ enum Command {
     Uml(cli_uml::UmlArgs),
     /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
     Sim(Box<cli_sim::SimArgs>),
+    /// Runs a fleet of hubs with many clients over days, in virtual time.
+    Fleet(cli_fleet::FleetArgs),
     /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
     Sweep(cli_sweep::SweepArgs),
     /// Varies every constant of the data path by two both ways, over suites of scenarios.
@@ -98,6 +101,7 @@ fn main() -> ExitCode {
         Command::Lab(args) => cli_lab::run(args),
         Command::Uml(args) => cli_uml::run(&args),
         Command::Sim(args) => cli_sim::run(*args),
+        Command::Fleet(args) => cli_fleet::run(&args),
         Command::Sweep(args) => cli_sweep::run(&args),
         Command::Sensitivity(args) => cli_sensitivity::run(&args),
         Command::Oracle(args) => cli_oracle::run(&args),

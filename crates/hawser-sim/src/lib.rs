@@ -89,6 +89,7 @@
 pub mod app;
 pub mod bench;
 pub mod engine;
+pub mod fleet;
 pub mod host;
 pub mod mptcp;
 pub mod network;

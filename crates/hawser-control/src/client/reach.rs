@@ -59,28 +59,37 @@ impl Reach {
         self.round_trip = round_trip;
     }
 
-    /// Tries every network, those in `last` at the end, each a moment after the one before.
+    /// Tries every network, `last` at the end, each a moment after the one before.
     pub fn start(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
         self.attempts.abort_all();
         self.attempts = JoinSet::new();
-        let mut order: Vec<_> = networks.attached.iter().collect();
-        // Networks whose path works first; those known to be dead after those nobody knows.
-        order.sort_by_key(|(id, attached)| {
-            use hawser_dataplane::PathState as P;
-            let rank = match attached.state {
-                Some(P::Active) => 0,
-                Some(P::Validating) | None => 1,
-                Some(P::Suspect) => 2,
-                Some(P::Dead) => 3,
-            };
-            (Some(**id) == last, rank)
-        });
-        self.calls = calls.into_iter().map(Arc::new).collect();
+        self.calls.clear();
+        self.call(networks, last, calls);
+    }
+
+    /// The same, beside the attempts that are under way. A hub that is being tried is tried once
+    /// more, and the attempts at it go on taking turns.
+    pub fn start_beside(&mut self, networks: &Networks, calls: Vec<Call>) {
+        if !self.is_busy() {
+            self.calls.clear();
+        }
+        self.call(networks, None, calls);
+    }
+
+    fn call(&mut self, networks: &Networks, last: Option<NetworkId>, calls: Vec<Call>) {
         self.begun = Some(Instant::now());
-        let order: Vec<_> = order.into_iter().map(|(id, _)| *id).collect();
+        let mut present = Vec::new();
+        for call in calls {
+            let known = self.calls.iter().find(|known| known.hub == call.hub);
+            let call = known.map_or_else(|| Arc::new(call), Arc::clone);
+            if !self.calls.iter().any(|known| known.hub == call.hub) {
+                self.calls.push(Arc::clone(&call));
+            }
+            present.push(call);
+        }
         let stagger = self.round_trip.clamp(STAGGER, LONGEST_STAGGER);
-        for (place, id) in (0_u32..).zip(order) {
-            self.attempt(networks, id, stagger * place);
+        for (place, id) in (0_u32..).zip(order(networks, last)) {
+            self.attempt(networks, id, &present, stagger * place);
         }
     }
 
@@ -88,16 +97,17 @@ impl Reach {
     pub fn join(&mut self, networks: &Networks, id: NetworkId) -> bool {
         let is_busy = self.is_busy() && !self.calls.is_empty();
         if is_busy {
-            self.attempt(networks, id, Duration::ZERO);
+            let calls = self.calls.clone();
+            self.attempt(networks, id, &calls, Duration::ZERO);
         }
         is_busy
     }
 
-    fn attempt(&mut self, networks: &Networks, id: NetworkId, after: Duration) {
+    fn attempt(&mut self, networks: &Networks, id: NetworkId, calls: &[Arc<Call>], after: Duration) {
         let Some(attached) = networks.attached.get(&id) else {
             return;
         };
-        for call in &self.calls {
+        for call in calls {
             let remote = match &call.addresses {
                 None => attached.remote,
                 Some(addresses) => match attached.leads_to(addresses) {
@@ -145,6 +155,23 @@ impl Reach {
         self.pauses += 1;
         pause.min(LAST_PAUSE)
     }
+}
+
+/// Networks whose path works first; those known to be dead after those nobody knows; `last` at the
+/// end.
+fn order(networks: &Networks, last: Option<NetworkId>) -> Vec<NetworkId> {
+    use hawser_dataplane::PathState as P;
+    let mut order: Vec<_> = networks.attached.iter().collect();
+    order.sort_by_key(|(id, attached)| {
+        let rank = match attached.state {
+            Some(P::Active) => 0,
+            Some(P::Validating) | None => 1,
+            Some(P::Suspect) => 2,
+            Some(P::Dead) => 3,
+        };
+        (Some(**id) == last, rank)
+    });
+    order.into_iter().map(|(id, _)| *id).collect()
 }
 
 /// What a control connection reports.

@@ -28,6 +28,8 @@
 
 mod client;
 mod hub;
+mod hub_choice;
+mod nearest;
 #[cfg(test)]
 mod tests;
 
@@ -35,6 +37,7 @@ use thiserror::Error;
 
 pub use client::{ClientAction, ClientSession, SessionConfig, Timer};
 pub use hub::{HubAction, HubSession, MAX_PATHS};
+pub use hub_choice::{Before, HubChoice, Left, Sight, Standing, Step};
 
 /// How a peer broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
