@@ -44,6 +44,8 @@ pub use transmit::{Body, Transmit};
 
 /// Bytes of a probe's body: the token.
 pub const PROBE_LEN: usize = 8;
+/// Over this it is measured what realtime flows take: some ten packets of a slow one.
+const REALTIME_OVER: Duration = Duration::from_millis(500);
 /// A flow whose backlog is below this is sparse: the window does not hold its packets back.
 const SPARSE: u64 = 3_000;
 /// Faster sessions keep nothing for retransmission: what leaves the processor's caches costs more
@@ -160,6 +162,8 @@ pub struct Egress<B> {
     urgent: VecDeque<Transmit<B>>,
     copies: VecDeque<Transmit<B>>,
     throughput: Throughput,
+    /// What realtime flows and their parity take.
+    realtime: Throughput,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,
     freed: Vec<B>,
@@ -205,6 +209,7 @@ impl<B: Copy> Egress<B> {
             urgent: VecDeque::new(),
             copies: VecDeque::new(),
             throughput: Throughput::default(),
+            realtime: Throughput::over(REALTIME_OVER),
             limit: None,
             freed: Vec::new(),
             kept: Kept::new(),
@@ -598,6 +603,9 @@ impl<B: Copy> Egress<B> {
         let id = path.id;
         let udp = bytes + u64::from(count) * FRAMING as u64;
         self.throughput.add(udp, now);
+        if class == Class::Realtime {
+            self.realtime.add(udp, now);
+        }
         self.charge(udp, now);
         let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
         let cover = fec::Cover {

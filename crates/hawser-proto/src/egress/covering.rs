@@ -1,6 +1,6 @@
 //! Which packets are covered by parity packets, and where these go.
 
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::{Body, Egress, RETRANSMISSION_RETRY, Transmit};
@@ -8,6 +8,10 @@ use crate::fec::{SPAN, TOLERATED};
 
 /// What finding a loss takes beyond the round trip.
 const RESEND: Duration = Duration::from_millis(10);
+
+/// The share of what paths carry up to which parity goes (docs/experiments/live.md, "Parity where
+/// there is little room").
+const ROOM: f64 = 0.9;
 
 impl<B: Copy> Egress<B> {
     /// Whether parity is to follow the head of a flow that goes on this path, or on several, and is
@@ -56,6 +60,18 @@ impl<B: Copy> Egress<B> {
         self.counters.covered += u64::from(count);
     }
 
+    /// Whether paths carry more than realtime flows and their parity take: others make way for
+    /// them. Where paths do not, what is lost is lost because too much is sent, and parity would
+    /// take the place of what it is to bring back, or be the reason itself.
+    fn has_room_for_parity(&self, now: Instant) -> bool {
+        let rates = self
+            .lanes
+            .iter()
+            .map(|lane| lane.path.model().soon().rate().as_bps());
+        let carried = Rate::from_bps(rates.sum());
+        carried == Rate::ZERO || self.realtime.rate(now) < carried.scale(ROOM)
+    }
+
     /// The symbol of the parity packet that was handed out last.
     #[must_use]
     pub fn symbol(&self) -> &[u8] {
@@ -68,6 +84,12 @@ impl<B: Copy> Egress<B> {
     pub(super) fn poll_parity(&mut self, now: Instant) -> Option<Transmit<B>> {
         if now < self.parity_wait {
             return None;
+        }
+        self.fec.peek(now)?;
+        if !self.has_room_for_parity(now) {
+            self.fec.pop();
+            self.counters.parity_late += 1;
+            return self.poll_parity(now);
         }
         let outgoing = self.fec.peek(now)?;
         let (len, covered_on) = (outgoing.len(), outgoing.covered_on);
@@ -96,6 +118,7 @@ impl<B: Copy> Egress<B> {
         let path = &mut self.lanes[self.view_lanes[best]].path;
         let packet_number = path.on_sent(udp, true, now);
         let path = path.id;
+        self.realtime.add(udp, now);
         self.charge(udp, now);
         self.counters.parity += 1;
         self.counters.parity_bytes += udp;

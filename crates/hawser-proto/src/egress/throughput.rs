@@ -3,30 +3,46 @@
 use hawser_units::{Duration, Instant, Rate};
 
 /// A sum of bytes that fades: divided by its time constant, the rate of late.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Throughput {
     bytes: f64,
     at: Instant,
+    time: Duration,
 }
 
 /// Longer than the holds of one packet that is late, shorter than a sender needs to find more
 /// capacity.
 const TIME: Duration = Duration::from_millis(100);
 
+impl Default for Throughput {
+    fn default() -> Self {
+        Self::over(TIME)
+    }
+}
+
 impl Throughput {
+    /// Smoothed over that time.
+    pub(super) fn over(time: Duration) -> Self {
+        Self {
+            bytes: 0.0,
+            at: Instant::ZERO,
+            time,
+        }
+    }
+
     /// So many UDP payload bytes went out.
     pub(super) fn add(&mut self, bytes: u64, now: Instant) {
         self.bytes = self.left(now) + bytes as f64;
         self.at = now;
     }
 
-    /// Bytes a second, over about [`TIME`].
+    /// The rate of late.
     pub(super) fn rate(&self, now: Instant) -> Rate {
-        Rate::from_bps((self.left(now) * 8.0 / TIME.as_secs_f64()) as u64)
+        Rate::from_bps((self.left(now) * 8.0 / self.time.as_secs_f64()) as u64)
     }
 
     fn left(&self, now: Instant) -> f64 {
-        self.bytes * (-now.since(self.at).as_secs_f64() / TIME.as_secs_f64()).exp()
+        self.bytes * (-now.since(self.at).as_secs_f64() / self.time.as_secs_f64()).exp()
     }
 }
 

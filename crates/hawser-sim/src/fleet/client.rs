@@ -6,7 +6,7 @@ use hawser_netem::Random;
 use hawser_proto::session::{Before, HubChoice, Sight, Standing, Step};
 use hawser_units::{Duration, Instant};
 
-use super::{ClientId, Event, HubId, World};
+use super::{ClientId, Event, HubId, NOTICE, World};
 
 /// One client.
 pub(super) struct Client {
@@ -252,6 +252,7 @@ impl World<'_> {
                 client.is_alive = true;
                 client.stop();
                 client.choice.handle_reached(now);
+                self.probe(id, attempt.hub);
             }
             (Outcome::Welcomed, _) => self.on_welcomed(id, attempt.hub),
             (Outcome::Busy | Outcome::NoAnswer, _) if is_current => {
@@ -285,6 +286,7 @@ impl World<'_> {
         });
         client.is_alive = true;
         client.choice.handle_reached(now);
+        self.probe(id, hub);
         self.keep_before(id, left.silent_since.is_some());
     }
 
@@ -294,8 +296,18 @@ impl World<'_> {
         let client = self.client(id);
         client.before_number += 1;
         let number = client.before_number;
+        let before = client.before.map(|before| before.hub);
         let time = if is_silent { GIVEN_UP } else { QUIET };
         self.after(time, Event::Forgotten(id, number));
+        if let Some(hub) = before {
+            self.probe(id, hub);
+        }
+    }
+
+    /// A path to a hub is probed: what became of it before somebody looked is seen as well.
+    fn probe(&mut self, id: ClientId, hub: HubId) {
+        let is_up = self.is_up(hub);
+        self.after(NOTICE, Event::Noticed(id, hub, is_up));
     }
 
     pub(super) fn on_measured(&mut self, id: ClientId) {
