@@ -461,3 +461,34 @@ fn packets_without_a_layer_pass_nothing() {
     let slot = flows.turn(0).expect("it waits");
     assert!(!flows.bring_forward(slot, 0));
 }
+
+#[test]
+fn connections_go_on_until_this_side_ends_them() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let mut flows = Flows::new(1, start);
+    let mut send = |summary: &Summary, flags: u8, at: Instant| {
+        let summary = Summary {
+            tcp_flags: flags,
+            ..*summary
+        };
+        flows.enqueue(&summary, run(0, 1, at), u64::MAX, at).unwrap();
+        flows.open_since(at - Duration::from_secs(30))
+    };
+    let (first, second) = (tcp(1), tcp(2));
+    assert_eq!(send(&first, tcp_flag::SYN, start), 1);
+    assert_eq!(send(&second, tcp_flag::SYN, start), 2);
+    // A ping is no connection, and a call is one while it says something.
+    assert_eq!(send(&summary(protocol::ICMP, 0, 0, 0), 0, start), 2);
+    assert_eq!(send(&summary(protocol::UDP, 5, 6, 0), 0, start), 3);
+    let later = start + Duration::from_secs(40);
+    assert_eq!(send(&first, tcp_flag::ACK, later), 2);
+    assert_eq!(send(&first, tcp_flag::FIN | tcp_flag::ACK, later), 1);
+    assert_eq!(
+        send(&first, tcp_flag::ACK, later),
+        1,
+        "the answer to the other side's end"
+    );
+    assert_eq!(send(&second, tcp_flag::RST, later), 0);
+    assert_eq!(send(&first, tcp_flag::SYN, later), 1, "the same ports again");
+    assert!(flows.knows(&first.key) && !flows.knows(&tcp(9).key));
+}
