@@ -215,7 +215,17 @@ impl Client {
             netlink::Change::Removed(name) => (name, None),
         };
         let Some(earlier) = &mut self.earlier else { return };
-        let gone = earlier.driver.networks.by_name(name);
+        let Driver { networks, .. } = &mut earlier.driver;
+        let gone = networks.by_name(name);
+        let mut old_socket = None;
+        if let (Some(id), Some(network)) = (gone, network) {
+            let carries = network.carries(networks.attached[&id].remote.is_ipv6());
+            match networks.refresh(id, network.clone()) {
+                Ok(None) if carries => return,
+                Ok(old) => old_socket = old,
+                Err(error) => tracing::debug!(network = name, %error, "no new sockets"),
+            }
+        }
         let mut has_lost_line = false;
         if let Some(gone) = gone {
             earlier.driver.machine.handle_network_removed(gone);
@@ -225,6 +235,9 @@ impl Client {
         let Some(earlier) = &mut self.earlier else { return };
         if let Some(gone) = gone {
             earlier.driver.networks.detach(gone);
+        }
+        if let Some(id) = old_socket {
+            earlier.driver.order(Change::RemoveSocket { id });
         }
         if let Some(network) = network
             && let Some((_, addresses)) = self.hubs.way_to(earlier.key)
