@@ -11,7 +11,8 @@
 //! database is away for longer than ten seconds, nobody begins a session.
 //!
 //! Limits: one network a client, no traffic; hubs know clients at once, and regions that are cut
-//! off are cut off for everybody.
+//! off are cut off for everybody. A client that starts anew begins with the hub that it used last,
+//! the daemon with the one that invited it.
 
 mod client;
 mod hub;
