@@ -94,7 +94,7 @@ pub struct Counters {
     pub parity: u64,
     /// Bytes of their UDP payload.
     pub parity_bytes: u64,
-    /// Parity packets that no path took in time.
+    /// Parity packets that no path took in time, or for which there was no room.
     pub parity_late: u64,
 }
 

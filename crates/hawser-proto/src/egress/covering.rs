@@ -85,18 +85,13 @@ impl<B: Copy> Egress<B> {
         if now < self.parity_wait {
             return None;
         }
-        self.fec.peek(now)?;
-        if !self.has_room_for_parity(now) {
-            self.fec.pop();
-            self.counters.parity_late += 1;
-            return self.poll_parity(now);
-        }
         let outgoing = self.fec.peek(now)?;
         let (len, covered_on) = (outgoing.len(), outgoing.covered_on);
         self.build_views(len as u32, true, now);
         let arrivals = || self.views.iter().map(|view| view.arrival(now));
-        let Some(earliest) = arrivals().min() else {
-            // Too long for any path, or there is none.
+        let earliest = arrivals().min().filter(|_| self.has_room_for_parity(now));
+        let Some(earliest) = earliest else {
+            // Too long for any path, or there is none, or no room.
             self.fec.pop();
             self.counters.parity_late += 1;
             return self.poll_parity(now);

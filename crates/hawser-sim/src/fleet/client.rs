@@ -150,20 +150,25 @@ impl World<'_> {
         self.see_to(id);
     }
 
-    /// Tries the hub in use.
-    fn seek(&mut self, id: ClientId) {
-        let now = self.now;
-        let client = self.client(id);
-        client.seeking = true;
+    /// Begins an attempt.
+    fn attempt(&mut self, client: ClientId, hub: HubId, kind: Kind, wait: Option<Duration>) {
         let attempt = Attempt {
-            client: id,
-            hub: client.choice.current(),
-            kind: Kind::Handshake,
-            begun: now,
-            wait: None,
-            number: client.number,
+            client,
+            hub,
+            kind,
+            begun: self.now,
+            wait,
+            number: self.client(client).number,
         };
         self.send(attempt, 0);
+    }
+
+    /// Tries the hub in use.
+    fn seek(&mut self, id: ClientId) {
+        let client = self.client(id);
+        client.seeking = true;
+        let hub = client.choice.current();
+        self.attempt(id, hub, Kind::Handshake, None);
     }
 
     pub(super) fn on_moved(&mut self, id: ClientId) {
@@ -234,16 +239,12 @@ impl World<'_> {
             }
             (_, Kind::Measurement) => {}
             (Outcome::Answered, _) => {
-                let hello = Attempt {
-                    kind: Kind::Hello,
-                    begun: now,
-                    ..attempt
-                };
                 // Three round trips, as the daemon waits.
                 let wait = attempt.wait.map_or(Duration::ZERO, |wait| wait.max(way * 3));
                 let hello = Attempt {
+                    kind: Kind::Hello,
                     begun: now + wait,
-                    ..hello
+                    ..attempt
                 };
                 self.after(wait + way / 2, Event::Arrived(hello, 0));
             }
@@ -257,8 +258,6 @@ impl World<'_> {
             (Outcome::Welcomed, _) => self.on_welcomed(id, attempt.hub),
             (Outcome::Busy | Outcome::NoAnswer, _) if is_current => {
                 client.seeking = false;
-                // The daemon pauses for half a second, then for longer.
-                self.after(PAUSE, Event::Due(id));
             }
             (Outcome::Busy | Outcome::NoAnswer, _) => {
                 client.asking.retain(|hub| *hub != attempt.hub);
@@ -351,19 +350,9 @@ impl World<'_> {
     }
 
     fn ask(&mut self, id: ClientId, hubs: &[(HubId, Option<Duration>)]) {
-        let now = self.now;
         for (hub, wait) in hubs {
-            let client = self.client(id);
-            client.asking.push(*hub);
-            let attempt = Attempt {
-                client: id,
-                hub: *hub,
-                kind: Kind::Handshake,
-                begun: now,
-                wait: *wait,
-                number: client.number,
-            };
-            self.send(attempt, 0);
+            self.client(id).asking.push(*hub);
+            self.attempt(id, *hub, Kind::Handshake, *wait);
         }
     }
 
@@ -387,18 +376,9 @@ impl World<'_> {
     }
 
     fn measure(&mut self, id: ClientId, hubs: &[HubId]) {
-        let now = self.now;
         self.report.measurements += 1;
         for hub in hubs {
-            let attempt = Attempt {
-                client: id,
-                hub: *hub,
-                kind: Kind::Measurement,
-                begun: now,
-                wait: None,
-                number: 0,
-            };
-            self.send(attempt, 0);
+            self.attempt(id, *hub, Kind::Measurement, None);
         }
         self.after(MEASURED, Event::Measured(id));
     }
@@ -438,7 +418,5 @@ impl World<'_> {
 /// gone on.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(900);
-/// From an attempt that has failed to the next at the hub in use.
-const PAUSE: Duration = Duration::from_millis(500);
 /// A handshake of a measurement is tried for as long.
 const MEASURED: Duration = Duration::from_secs(8);

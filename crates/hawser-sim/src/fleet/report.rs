@@ -176,9 +176,12 @@ impl World<'_> {
 const LONG: f64 = 3.0;
 /// Less than this is as near: a client does not change for it.
 const AS_NEAR: Duration = Duration::from_millis(5);
-/// Bytes of a handshake and of a hello with its answer, with UDP and IP.
+/// Bytes of a handshake with UDP and IP: two packets of 1,200 each way at least (RFC 9000 section
+/// 14.1), and the end of both flights.
 const HANDSHAKE: f64 = 6_000.0;
+/// The same of a hello with its answer.
 const HELLO: f64 = 1_000.0;
-/// A ping of a control connection every 5 s: two packets and their acknowledgements.
+/// From one ping of a control connection to the next, s (`SessionConfig`).
 const PING_EVERY: f64 = 5.0;
+/// Bytes of a ping: two packets and their acknowledgements.
 const PING: f64 = 4.0 * 75.0;
