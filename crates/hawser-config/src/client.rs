@@ -127,6 +127,9 @@ impl ClientConfig {
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
+        if self.rules.iter().any(|rule| rule.is_via(Via::Faster)) {
+            return Some("a rule with via = \"faster\" needs a hub: take it out, or leave --direct out");
+        }
         if self.networks.values().any(NetworkConfig::has_preference) {
             return Some(
                 "use and bulk of a network need a hub: in direct mode, rules say which networks flows take; take them out, or leave --direct out",
@@ -181,7 +184,8 @@ impl ClientConfig {
     /// Whether some flows go past the hub, if there is one.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
-        self.rules.iter().any(|rule| rule.is_via(Via::Direct))
+        let mut rules = self.rules.iter();
+        rules.any(|rule| rule.is_via(Via::Direct) || rule.is_via(Via::Faster))
     }
 
     /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and

@@ -131,7 +131,7 @@ impl TryFrom<RawRule> for RuleConfig {
         let is_open = raw.network.0.is_empty() && raw.spread.is_none();
         if is_open && raw.via.is_none() {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\" or via = \"hub\""
+                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\", via = \"hub\" or via = \"faster\""
                     .to_owned(),
             );
         }
@@ -139,6 +139,13 @@ impl TryFrom<RawRule> for RuleConfig {
         if raw.via == Some(Via::Hub) && chooses {
             return Err(
                 "the tunnel to the hub uses all networks: take network, spread, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
+                    .to_owned(),
+            );
+        }
+        let narrows = raw.spread.is_some() || raw.strict || raw.when.is_of_networks();
+        if raw.via == Some(Via::Faster) && narrows {
+            return Err(
+                "via = \"faster\" goes by time alone: take spread, strict, cost_below, quota_left_above and signal_above out, or write via = \"direct\""
                     .to_owned(),
             );
         }
@@ -153,7 +160,7 @@ impl TryFrom<RawRule> for RuleConfig {
                 to: raw.to.0.iter().map(|subnet| (subnet.0, subnet.1)).collect(),
                 dscp: raw.dscp.map(|dscp| dscp.0),
                 cgroup: raw.cgroup.map(|cgroup| cgroup.0),
-                names: None,
+                sets: Vec::new(),
                 intent: None,
             },
             domains: raw.domain.0.into_iter().map(|domain| domain.0).collect(),
@@ -225,6 +232,8 @@ pub enum Via {
     Direct,
     /// Through the tunnel.
     Hub,
+    /// By whichever of them a flow's destination is reached sooner.
+    Faster,
 }
 
 impl FromStr for Via {
@@ -234,12 +243,13 @@ impl FromStr for Via {
         match text {
             "direct" => Ok(Self::Direct),
             "hub" => Ok(Self::Hub),
+            "faster" => Ok(Self::Faster),
             _ => Err(()),
         }
     }
 }
 
-from_text!(Via, "\"direct\" or \"hub\"");
+from_text!(Via, "\"direct\", \"hub\" or \"faster\"");
 
 /// How flows are shared out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -175,6 +175,13 @@ fn rules_choose_between_the_hub_and_the_networks() {
     assert!(via(false).eq([Via::Direct, Via::Direct]));
     let config = client("[[rule]]\nport = 22\nvia = \"hub\"\n").unwrap();
     assert!(!config.is_mixed() && config.unfit_for_direct().unwrap().contains("needs a hub"));
+    let config = client("[[rule]]\nvia = \"faster\"\nnetwork = \"wlan*\"\n").unwrap();
+    assert!(config.is_mixed() && config.unfit_for_hub().is_none());
+    assert!(config.unfit_for_direct().unwrap().contains("via = \"faster\""));
+    for more in ["spread = \"even\"", "strict = true", "when = { cost_below = 2 }"] {
+        let refused = client(&format!("[[rule]]\nvia = \"faster\"\n{more}\n")).unwrap_err();
+        assert!(refused.to_string().contains("goes by time alone"), "{refused}");
+    }
     let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
     assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
     let config = client("[[rule]]\ndomain = \"example.org\"\nvia = \"direct\"\n").unwrap();
@@ -186,7 +193,7 @@ fn errors_name_file_line_and_remedy() {
     let cases = [
         (
             "[[rule]]\nvia = \"tunnel\"\n",
-            "client.toml:2: \"tunnel\" is wrong: expected \"direct\" or \"hub\"",
+            "client.toml:2: \"tunnel\" is wrong: expected \"direct\", \"hub\" or \"faster\"",
         ),
         (
             "[[rule]]\nvia = \"hub\"\nwhen = { signal_above = \"-70dBm\" }\n",

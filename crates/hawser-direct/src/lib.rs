@@ -21,6 +21,7 @@
 //! | flows of a network that is gone | `release.rs`; those that move: `moving` |
 //! | MPTCP | `multipath.rs` |
 //! | quotas | `quotas.rs` |
+//! | through a hub or past it, by destination | `faster.rs` |
 //! | beside a client of a hub | `beside.rs` |
 //! | what is said: `status`, `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
@@ -30,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod beside;
+mod faster;
 mod interface;
 mod meter;
 mod moving;
@@ -77,6 +79,7 @@ use hawser_units::{Duration, Instant, NetworkId};
 use serde_json::json;
 use tokio::sync::mpsc;
 
+use faster::Faster;
 use moving::Moving;
 use multipath::Multipath;
 use naming::Naming;
@@ -166,6 +169,7 @@ struct Direct {
     /// What makes MPTCP use all networks; absent where it is off or the kernel lacks it.
     multipath: Option<Multipath>,
     naming: Naming,
+    faster: Faster,
     /// Addresses by DHCP, where that is seen to; absent beside a client, which does that itself.
     dhcp: Option<Dhcp>,
     radio: Option<Box<dyn AccessPoints>>,
@@ -202,6 +206,7 @@ impl Direct {
             networks: Networks::new(tell),
             rules: Rules::new(&config, beside.has_hub()),
             naming: Naming::new(&config, leases),
+            faster: Faster::default(),
             dhcp: None,
             radio: None,
             portals: Portals::default(),
@@ -358,6 +363,7 @@ impl Direct {
             self.portals.poll_timeout(),
             self.retry_at,
             self.rules_wait_until,
+            self.faster.poll_timeout(),
             self.switch.as_ref().map(Switch::poll_timeout),
         ]
         .into_iter()
@@ -534,6 +540,7 @@ impl Direct {
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
+        self.choose_ways(now);
     }
 
     /// Tells the rules all that is known.
@@ -548,6 +555,7 @@ impl Direct {
             }
         };
         let mut candidates = self.networks.candidates(config, facts);
+        self.faster.know_capacities(&candidates);
         let tunnel = self.tunnel().map(beside::candidate);
         if let Some(switch) = &self.switch {
             candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));
@@ -613,7 +621,8 @@ impl Direct {
             self.set_flows(&ruleset).context("cannot set the flows")?;
             self.rules.set_applied(ruleset);
         } else if self.rules.applied() != Some(&ruleset) {
-            let elements = self.naming.elements(self.now());
+            let mut elements = self.naming.elements(self.now());
+            elements.extend(self.faster.elements());
             self.system
                 .nft_table(TABLE, &ruleset.body(&elements, self.naming.ports()))
                 .context("cannot set the rules")?;

@@ -24,13 +24,18 @@ impl Meter {
         let passed = now.since(then);
         let rate = |bytes: u64| Rate::of(Bytes(bytes), passed).unwrap_or_default();
         (self.received, self.sent) = (rate(received - old_received), rate(sent - old_sent));
-        let best = self.received.max(self.sent).as_bps() as f64;
+        let best = self.busier().as_bps() as f64;
         let kept = (-passed.as_secs_f64() / HALVED_AFTER.as_secs_f64()).exp2();
         self.peak = best.max(self.peak * kept);
         let told = self.told.map_or(0.0, |rate| rate.as_bps() as f64);
         if self.peak >= LEAST && !(0.8 * told..=1.25 * told).contains(&self.peak) {
             self.told = Some(Rate::from_bps(self.peak as u64));
         }
+    }
+
+    /// What it carries now, in the direction that carries more.
+    pub(super) fn busier(&self) -> Rate {
+        self.received.max(self.sent)
     }
 
     /// The best rate of late; `None` when the network had nothing to do that would show it.

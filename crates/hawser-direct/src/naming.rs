@@ -151,6 +151,7 @@ impl Direct {
         match told {
             Told::Servers(servers) => self.naming.servers = servers.or_those_of(&self.naming.servers),
             Told::Looked(looked) => self.on_looked(looked),
+            Told::Tried(probe, took) => self.faster.machine.handle_connect(probe, took, now),
             Told::Question { name, chosen, places } => {
                 let chosen = chosen.map(|number| NetworkId(u32::from(number)));
                 let _ = places.send(self.places(&name, chosen).0);
@@ -178,11 +179,9 @@ impl Direct {
             learned.push(event);
         }
         let mut elements = grouped(learned);
-        let ruleset = self.rules.applied();
-        let choices = || ruleset.iter().flat_map(|ruleset| &ruleset.choices);
-        elements.retain(|set, _| choices().any(|choice| choice.flows.names.as_ref() == Some(set)));
+        elements.retain(|set, _| self.rules.has_set(set));
         if !elements.is_empty()
-            && let Err(error) = self.system.add_elements(TABLE, &elements)
+            && let Err(error) = self.system.change_elements(TABLE, &[], &elements)
         {
             tracing::warn!(
                 error = format!("{:#}", anyhow!(error)),

@@ -55,6 +55,7 @@ impl Direct {
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "moving": self.moving.status(),
             "facts": self.facts(),
+            "destinations": self.destinations(),
             "rules": self
                 .rules
                 .holding(&self.config)
@@ -144,7 +145,7 @@ impl Direct {
                     "flow": description,
                     "via": "direct",
                     "network": self.networks.name(number),
-                    "why": moved.unwrap_or_else(|| self.rules.why(reason, &self.config)),
+                    "why": moved.unwrap_or_else(|| self.why(connection, reason)),
                     "established": connection.is_assured,
                 }))
             })
@@ -159,10 +160,18 @@ impl Direct {
             json!({
                 "flow": description,
                 "via": "hub",
-                "via_why": self.rules.why(reason, &self.config),
+                "via_why": self.why(connection, reason),
                 "established": connection.is_assured,
             })
         })
+    }
+
+    fn why(&self, connection: &Connection, reason: u8) -> String {
+        let why = self.rules.why(reason, &self.config);
+        match self.why_faster(connection.to.ip(), reason) {
+            Some(known) => format!("{why}: {known}"),
+            None => why,
+        }
     }
 
     /// With the name behind the address, where it is known.

@@ -1,6 +1,6 @@
 //! From the configuration's rules to the kernel's: what decides, and what it decides now.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -35,6 +35,8 @@ struct Line {
     flows: Match,
     /// Whether its control group is there; the kernel takes no rule for one that is not.
     is_possible: bool,
+    /// Which of its networks takes a flow, or the tunnel, hangs on the destination.
+    by_destination: bool,
 }
 
 impl Rules {
@@ -71,10 +73,14 @@ impl Rules {
             let line = Line {
                 reason: self.reason(&rule.to_string()),
                 flows: Match {
-                    names: (!rule.domains.is_empty()).then(|| set_name(Set::Rule(index))),
+                    sets: (!rule.domains.is_empty())
+                        .then(|| set_name(Set::Rule(index)))
+                        .into_iter()
+                        .collect(),
                     ..rule.flows.clone()
                 },
                 is_possible: true,
+                by_destination: rule.via(self.has_hub) == Via::Faster,
             };
             self.lines.push(line);
         }
@@ -87,12 +93,14 @@ impl Rules {
                 reason: intent.reason(),
                 flows,
                 is_possible: true,
+                by_destination: false,
             });
         }
         self.lines.push(Line {
             reason: reason::DEFAULT,
             flows: Match::default(),
             is_possible: true,
+            by_destination: false,
         });
         self.look_at_cgroups();
     }
@@ -205,11 +213,18 @@ impl Rules {
     pub(super) fn ruleset(&self, config: &ClientConfig, networks: &Networks, has_names: bool) -> Ruleset {
         let decisions = self.machine.decisions().iter().zip(&self.lines);
         let numbers = |turns: &[NetworkId]| turns.iter().filter_map(|id| u8::try_from(id.0).ok()).collect();
-        let choice = |(decision, line): (&Decision, &Line)| Choice {
-            reason: line.reason,
-            flows: line.flows.clone(),
-            turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
-            strict: decision.strict,
+        let choices = |(decision, line): (&Decision, &Line)| {
+            let choice = Choice {
+                reason: line.reason,
+                flows: line.flows.clone(),
+                turns: [numbers(&decision.turns[0]), numbers(&decision.turns[1])],
+                strict: decision.strict,
+            };
+            if line.by_destination {
+                by_destination(choice)
+            } else {
+                vec![choice]
+            }
         };
         let is_possible = |(_, line): &(&Decision, &Line)| line.is_possible;
         let own = decisions.clone().take(config.rules.len()).filter(is_possible);
@@ -223,7 +238,11 @@ impl Rules {
                 .present()
                 .map(|(number, network)| port(number, network, networks.is_shut(number)))
                 .collect(),
-            choices: own.map(choice).chain(named).chain(others.map(choice)).collect(),
+            choices: own
+                .flat_map(choices)
+                .chain(named)
+                .chain(others.flat_map(choices))
+                .collect(),
         }
     }
 
@@ -236,14 +255,34 @@ impl Rules {
                 let mut all = decision.turns.concat();
                 all.sort_unstable();
                 all.dedup();
+                // Where the tunnel may take the flow, nobody past it is asked for its name.
+                if all.contains(&THROUGH_HUB) {
+                    all = vec![THROUGH_HUB];
+                }
                 (all, decision.strict)
             })
             .collect()
     }
 
+    /// The reasons of flows whose way hangs on the destination, and all networks that may be it.
+    pub(super) fn by_destination(&self) -> (Vec<u8>, BTreeSet<NetworkId>) {
+        let decisions = self.machine.decisions().iter().zip(&self.lines);
+        let (mut reasons, mut among) = (Vec::new(), BTreeSet::new());
+        for (decision, line) in decisions.filter(|(_, line)| line.by_destination) {
+            reasons.push(line.reason);
+            among.extend(decision.turns.iter().flatten());
+        }
+        (reasons, among)
+    }
+
     /// What the kernel was told last.
     pub(super) fn applied(&self) -> Option<&Ruleset> {
         self.applied.as_ref()
+    }
+
+    /// Whether the kernel has this set.
+    pub(super) fn has_set(&self, set: &str) -> bool {
+        self.applied.as_ref().is_some_and(|ruleset| ruleset.has_set(set))
     }
 
     pub(super) fn set_applied(&mut self, ruleset: Ruleset) {
@@ -259,13 +298,51 @@ pub(super) fn set_name(set: Set) -> String {
     }
 }
 
+/// The set of destinations that are reached sooner past the hub, over this network.
+pub(super) fn past_set(number: u8) -> String {
+    format!("past_{number}")
+}
+
+/// A choice for each network, for the destinations that it reaches sooner; the tunnel for all
+/// others, or the networks in turn where there is none.
+fn by_destination(choice: Choice) -> Vec<Choice> {
+    let only = |number: u8| {
+        let turns = choice.turns.each_ref();
+        turns.map(|turns| turns.contains(&number).then_some(number).into_iter().collect())
+    };
+    let mut numbers = choice.turns.concat();
+    numbers.sort_unstable();
+    numbers.dedup();
+    let networks = numbers.iter().filter(|number| **number != TUNNEL);
+    let past = networks.map(|number| {
+        let mut flows = choice.flows.clone();
+        flows.sets.push(past_set(*number));
+        Choice {
+            flows,
+            turns: only(*number),
+            ..choice.clone()
+        }
+    });
+    let mut choices: Vec<_> = past.collect();
+    let [v4, v6] = only(TUNNEL);
+    let [direct_v4, direct_v6] = choice.turns.clone();
+    choices.push(Choice {
+        turns: [
+            if v4.is_empty() { direct_v4 } else { v4 },
+            if v6.is_empty() { direct_v6 } else { v6 },
+        ],
+        ..choice
+    });
+    choices
+}
+
 /// Flows to private addresses that a network's resolver gave.
 fn named_by(number: u8, network: &netlink::Network) -> Choice {
     let turns = |ipv6| network.carries(ipv6).then_some(number).into_iter().collect();
     Choice {
         reason: reason::NAMED,
         flows: Match {
-            names: Some(set_name(Set::Network(NetworkId(u32::from(number))))),
+            sets: vec![set_name(Set::Network(NetworkId(u32::from(number))))],
             ..Match::default()
         },
         turns: [turns(false), turns(true)],
@@ -329,6 +406,11 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
         way: match rule.via(has_hub) {
             Via::Hub => through_hub(),
             Via::Direct => over_networks(rule, config, names, has_hub),
+            Via::Faster => {
+                let mut among = named_networks(rule, names);
+                among.push(Selector::Network(THROUGH_HUB));
+                Way::Spread(among, Measure::Even)
+            }
         },
         strict: rule.strict,
     });
@@ -356,17 +438,29 @@ fn intents(has_hub: bool) -> impl Iterator<Item = Intent> {
     Intent::ALL.into_iter().filter(move |_| !has_hub)
 }
 
+/// As the machine knows the tunnel.
+pub(super) const THROUGH_HUB: NetworkId = NetworkId(TUNNEL as u32);
+
 fn through_hub() -> Way {
-    Way::Prefer(vec![Selector::Network(NetworkId(u32::from(TUNNEL)))])
+    Way::Prefer(vec![Selector::Network(THROUGH_HUB)])
 }
 
-fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Way {
-    let is_for_all = rule.networks.is_empty();
-    let among = if is_for_all && has_hub {
+/// The networks of a rule beside a hub: all of them, where it names none.
+fn named_networks(rule: &RuleConfig, names: &[(u8, &str)]) -> Vec<Selector> {
+    if rule.networks.is_empty() {
         // By number: the tunnel is none of them.
         let all = names.iter();
         all.map(|(number, _)| Selector::Network(NetworkId(u32::from(*number))))
             .collect()
+    } else {
+        selectors(&rule.networks, names)
+    }
+}
+
+fn over_networks(rule: &RuleConfig, config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Way {
+    let is_for_all = rule.networks.is_empty();
+    let among = if has_hub {
+        named_networks(rule, names)
     } else {
         selectors(&rule.networks, names)
     };

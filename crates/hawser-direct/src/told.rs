@@ -4,6 +4,8 @@ use std::net::IpAddr;
 
 use hawser_host::dns::{NameServers, Place};
 use hawser_host::portals::Looked;
+use hawser_steer::destinations::Probe;
+use hawser_units::Duration;
 use tokio::sync::oneshot;
 
 /// What tasks tell the event loop.
@@ -23,6 +25,8 @@ pub(super) enum Told {
         addresses: Vec<(IpAddr, u32)>,
         done: oneshot::Sender<()>,
     },
+    /// A connection was tried; how long it took, where somebody answered.
+    Tried(Probe, Option<Duration>),
     /// A look for a captive portal is over.
     Looked(Looked<u8>),
 }

@@ -2,7 +2,7 @@
 //! network is gone.
 //!
 //! Scope: connections whose mark has given bits. Limitations: of a connection only addresses,
-//! ports, state and mark are read.
+//! ports, state, mark and counters are read.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -27,10 +27,22 @@ pub struct Connection {
     pub answers: (SocketAddr, SocketAddr),
     /// Both sides have spoken, and the kernel would not drop it for want of room.
     pub is_assured: bool,
+    /// What it has carried, from who began it and back; zero unless the kernel counts
+    /// (`net.netfilter.nf_conntrack_acct`).
+    pub counted: [Counted; 2],
     /// The tuple as the kernel wrote it, to name the connection again.
     pub(crate) tuple: Vec<u8>,
     /// The zone of the tuple, if it is not the default one.
     pub(crate) zone: Option<Vec<u8>>,
+}
+
+/// What one direction of a connection has carried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, with the headers of IP.
+    pub bytes: u64,
 }
 
 impl Connection {
@@ -173,11 +185,25 @@ fn connection(body: &[u8]) -> Option<Connection> {
         answers: find(body, TUPLE_REPLY).and_then(ends).unwrap_or((to, from)),
         mark: number(MARK).unwrap_or(0),
         is_assured: number(STATUS).unwrap_or(0) & ASSURED != 0,
+        counted: [COUNTERS_ORIGINAL, COUNTERS_REPLY]
+            .map(|kind| find(body, kind).map(counters).unwrap_or_default()),
         tuple: tuple.to_vec(),
         zone: find(tuple, TUPLE_ZONE)
             .or_else(|| find(body, ZONE))
             .map(ToOwned::to_owned),
     })
+}
+
+fn counters(attribute: &[u8]) -> Counted {
+    let number = |kind| {
+        find(attribute, kind)
+            .and_then(|value| value.first_chunk())
+            .map_or(0, |n| u64::from_be_bytes(*n))
+    };
+    Counted {
+        packets: number(COUNTED_PACKETS),
+        bytes: number(COUNTED_BYTES),
+    }
 }
 
 /// Source and destination of a tuple.
@@ -237,8 +263,12 @@ const TUPLE_ORIGINAL: u16 = 1;
 const TUPLE_REPLY: u16 = 2;
 const STATUS: u16 = 3;
 const MARK: u16 = 8;
+const COUNTERS_ORIGINAL: u16 = 9;
+const COUNTERS_REPLY: u16 = 10;
 const ZONE: u16 = 18;
 const MARK_MASK: u16 = 21;
+const COUNTED_PACKETS: u16 = 1;
+const COUNTED_BYTES: u16 = 2;
 const TUPLE_IP: u16 = 1;
 const TUPLE_PROTOCOL: u16 = 2;
 const TUPLE_ZONE: u16 = 3;

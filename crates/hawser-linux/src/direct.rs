@@ -154,9 +154,9 @@ pub struct Match {
     pub dscp: Option<u8>,
     /// Of a program in this control group, a path below the root of version 2, or in one below it.
     pub cgroup: Option<String>,
-    /// To an address that is in this set now, as [`Elements`] and
-    /// [`System::add_elements`](crate::system::System::add_elements) say.
-    pub names: Option<String>,
+    /// To an address that is in all these sets now, as [`Elements`] and
+    /// [`System::change_elements`](crate::system::System::change_elements) say.
+    pub sets: Vec<String>,
     /// Whose socket asks for it.
     pub intent: Option<Intent>,
 }
@@ -235,11 +235,18 @@ impl Ruleset {
         text
     }
 
+    /// Whether some rule asks for the addresses of this set: only then is it there.
+    #[must_use]
+    pub fn has_set(&self, set: &str) -> bool {
+        let mut sets = self.choices.iter().flat_map(|choice| &choice.flows.sets);
+        sets.any(|known| known == set)
+    }
+
     fn sets(&self, elements: &Elements) -> String {
         let named: BTreeSet<_> = self
             .choices
             .iter()
-            .filter_map(|choice| choice.flows.names.as_ref())
+            .flat_map(|choice| &choice.flows.sets)
             .collect();
         let mut text = String::new();
         for set in named {
@@ -531,7 +538,7 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
         }
         let _ = write!(text, "{ip} daddr {{ {} }} ", subnets.join(", "));
     }
-    if let Some(set) = &flows.names {
+    for set in &flows.sets {
         let _ = write!(text, "{ip} daddr @{} ", half(set, ipv6));
     }
     if let Some(dscp) = flows.dscp {
@@ -618,7 +625,7 @@ pub(crate) mod tests {
             ],
             dscp: Some(46),
             cgroup: None,
-            names: Some("rule_0".to_owned()),
+            sets: vec!["rule_0".to_owned(), "past_2".to_owned()],
             intent: Some(Intent::Realtime),
         };
         let elements = Elements::from([(

@@ -182,6 +182,7 @@ fn connection(line: &str) -> Option<Connection> {
             .and_then(|text| text.parse().ok())
             .unwrap_or(0),
         is_assured: rest.contains("ESTABLISHED"),
+        counted: Default::default(),
         tuple: Vec::new(),
         zone: None,
     })

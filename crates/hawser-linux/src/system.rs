@@ -328,23 +328,33 @@ impl System {
         })
     }
 
-    /// Adds addresses to sets of a table, each for a while; those that are there get the new time.
+    /// Takes addresses out of sets of a table and adds others, each for a while; those that are
+    /// there get the new time. `removed` need not be there.
     ///
     /// # Errors
     /// `nft` refuses, or there is no such set.
-    pub fn add_elements(&self, table: &str, elements: &Elements) -> Result<(), SystemError> {
-        let mut script = String::new();
-        for (set, found) in elements {
+    pub fn change_elements(
+        &self,
+        table: &str,
+        removed: &[(String, IpAddr)],
+        added: &Elements,
+    ) -> Result<(), SystemError> {
+        let line = |what: &str, set: &str, address: IpAddr, time: &str| {
+            let set = half(set, address.is_ipv6());
+            format!("{what} element inet {table} {set} {{ {address}{time} }}\n")
+        };
+        // What is not there cannot be taken out.
+        let without = |set: &str, address| line("add", set, address, "") + &line("delete", set, address, "");
+        let mut script: String = removed
+            .iter()
+            .map(|(set, address)| without(set, *address))
+            .collect();
+        for (set, found) in added {
             for (address, lasts) in found {
-                let set = half(set, address.is_ipv6());
                 // One that is there keeps its time unless it goes first.
-                for (what, time) in [
-                    ("add", String::new()),
-                    ("delete", String::new()),
-                    ("add", format!(" timeout {}s", lasts.as_secs().max(1))),
-                ] {
-                    script += &format!("{what} element inet {table} {set} {{ {address}{time} }}\n");
-                }
+                script += &without(set, *address);
+                let time = format!(" timeout {}s", lasts.as_secs().max(1));
+                script += &line("add", set, *address, &time);
             }
         }
         nft(&script)

@@ -9,6 +9,7 @@
 //! |---|---|
 //! | which network a flow should use, by rules over conditions | [`policy`] |
 //! | which networks take new flows, and which live flows move to others | [`assignment`] |
+//! | whether a destination is reached sooner through the hub or past it | [`destinations`] |
 //! | what a network has carried this month, and what its quota says | [`quota`] |
 //! | which network is asked for a name, and which rule an address belongs to | [`names`] |
 //! | whether a network leads anywhere | [`reachability`] (gateways), [`portal`] (captive portals) |
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod assignment;
+pub mod destinations;
 pub mod endpoints;
 pub mod flow_table;
 pub mod migration;

@@ -263,7 +263,12 @@ fn past_the_hub(direct: &Value) -> String {
         })
         .collect();
     let heads = ["past the hub", "state", "rtt", "flows"];
-    format!("\n{notice}{}", columns(&heads, &rows, "\n"))
+    let destinations = &direct["destinations"];
+    let destinations = destinations["known"].as_u64().map_or(String::new(), |known| {
+        let past = number(&destinations["past"]);
+        format!("{past} of {known} destinations are reached sooner past the hub\n")
+    });
+    format!("\n{notice}{}{destinations}", columns(&heads, &rows, "\n"))
 }
 
 /// To a network's gateway.

@@ -197,7 +197,7 @@ fn network(port: &Port, link: Option<&Link>, inside: Mac) -> String {
 /// The matches that stand for one: OpenFlow knows no lists. None where it cannot apply to this
 /// family.
 fn matching(flows: &Match, ipv6: bool) -> Vec<String> {
-    if flows.cgroup.is_some() || flows.names.is_some() || flows.intent.is_some() {
+    if flows.cgroup.is_some() || !flows.sets.is_empty() || flows.intent.is_some() {
         return Vec::new();
     }
     let protocols: &[&str] = match (flows.protocol, flows.ports.is_empty(), ipv6) {

@@ -332,7 +332,7 @@ impl Conversation {
 
 /// Makes the way from the first hub's clients to it longer by [`LONGER`]: what they send goes
 /// through a relay there, which keeps it for so long.
-fn lengthen(world: &World, hub: &'static str) {
+pub(crate) fn lengthen(world: &World, hub: &'static str) {
     let mut nft = world.inside("h", "nft");
     nft.arg(
         "add table inet detour; \

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
 
+use crate::hubs::lengthen;
 use crate::world::{World, good, is_up, run};
 
 const SERVER: &str = "203.0.113.2";
@@ -284,6 +285,53 @@ fn a_reload_changes_which_way_flows_go() {
         said.contains("client.toml:1: the tunnel to the hub uses all networks"),
         "{said}"
     );
+}
+
+/// The tunnel is longer by 50 ms; past the hub a connection takes a moment, until nobody answers
+/// there any more.
+#[test]
+fn the_faster_way_is_learnt_by_destination() {
+    let rules = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = [8000, 8002]\nvia = \"faster\"\n";
+    let Some(world) = world("f", rules) else { return };
+    lengthen(&world, "198.51.100.1:4430");
+    let before = world.system("c");
+    let _hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground", "--log", "debug"]);
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    assert_eq!(seen(&world, DIRECT), HUB, "what is unknown goes through the hub");
+    let is_past = |world: &World, port| CABLES.contains(&seen(world, port).as_str());
+    world.wait("past the hub", |world| is_past(world, DIRECT));
+    assert!(is_past(&world, STRICT), "by address, whatever the port");
+    assert_eq!(seen(&world, THROUGH), HUB, "no rule is for it");
+    let said = good(world.hawser("c", &["explain", &format!("{SERVER}:{DIRECT}")])).stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    assert!(
+        said.contains("because the rule for port 8000, port 8002: over fiber "),
+        "{said}"
+    );
+    assert!(said.contains("; through the hub "), "{said}");
+    let shown = good(world.hawser("c", &["status"])).stdout;
+    let shown = String::from_utf8_lossy(&shown).into_owned();
+    assert!(
+        shown.contains("1 of 1 destinations are reached sooner past the hub"),
+        "{shown}"
+    );
+
+    let mut nft = world.inside("h", "nft");
+    nft.arg(
+        "add table inet wall; add chain inet wall through { type filter hook forward priority 0; }; \
+         add rule inet wall through iifname { fiber, lte } tcp dport 8000 drop",
+    );
+    good(nft);
+    world.wait("through the hub again", |world| {
+        connect(world, SERVER, DIRECT).is_ok_and(|(way, _)| way == HUB)
+    });
+    assert_nothing_leaked(&world);
+    client.signal("-KILL");
+    good(world.hawser("c", &["down"]));
+    assert_eq!(world.system("c"), before);
 }
 
 #[test]

@@ -1,0 +1,523 @@
+//! By which way a destination is reached sooner: through the hub, or past it over one of the
+//! networks.
+//!
+//! It starts with every destination through the hub. The driver shows it the flows of rules that
+//! leave the choice open, tries a connection over each way when it asks for that, and is told by
+//! [`Destinations::poll_event`] which way a destination's next flows should take. A flow that has
+//! begun stays where it is.
+//!
+//! What is expected of a way is the time that the destination's next transfer would take:
+//!
+//! ```text
+//!   T = connect * (2 + log2(1 + min(size, rate * connect) / 10 segments)) + size / rate
+//! ```
+//!
+//! `connect` is the time from a SYN to its answer, smoothed; `size` what this destination's
+//! transfers have, smoothed. Two round trips are connection and request, the logarithm is slow
+//! start (RFC 6928: ten segments, then twice as many in each round trip). `rate` is what transfers
+//! over this way reached, their stalls counted in; the logarithm falls away then, because what was
+//! measured has slow start in it. Until one was seen, it is what the way has left of its capacity,
+//! or its even share, whichever is more. Another way is taken when it would take 5 % less.
+//!
+//! A transfer is what comes without a pause: bytes that come again without a packet of payload
+//! before them end a stall, and not a pause. A way that does not answer is left alone for a minute,
+//! then for two, up to an hour.
+//!
+//! Limitations: what an application asks for slowly looks like a slow way, until the other way is
+//! as slow; transfers shorter than some 0.3 s tell no rate. Addresses behind which there are many
+//! servers are one destination.
+
+mod transfer;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+
+use hawser_units::{Duration, Instant, NetworkId, Rate};
+
+use transfer::Transfers;
+
+/// What a way may carry.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct WayFacts {
+    /// IPv4 and IPv6.
+    pub carries: [bool; 2],
+    /// All that it can carry, where that is known.
+    pub capacity: Option<Rate>,
+    /// What it carries now.
+    pub used: Rate,
+}
+
+/// What has been counted of a flow since it began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Packets.
+    pub packets: u64,
+    /// Bytes, with the headers of IP.
+    pub bytes: u64,
+}
+
+/// A flow that a rule leaves to this machine.
+#[derive(Clone, Copy, Debug)]
+pub struct Flow {
+    /// What tells it from all others to the same destination.
+    pub key: u64,
+    /// The destination.
+    pub to: SocketAddr,
+    /// The way that it took.
+    pub way: NetworkId,
+    /// To the destination, and from it.
+    pub counted: [Counted; 2],
+    /// Whether silence means that the way leads nowhere: so for TCP.
+    pub expects_answer: bool,
+}
+
+/// The driver shall open a TCP connection, and tell [`Destinations::handle_connect`] how long that
+/// took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// Whom to connect to.
+    pub to: SocketAddr,
+    /// By which way.
+    pub way: NetworkId,
+}
+
+/// The way of a destination's next flows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The destination.
+    pub address: IpAddr,
+    /// The network that they take past the hub; `None`: through the hub.
+    pub past: Option<NetworkId>,
+    /// The same before.
+    pub before: Option<NetworkId>,
+}
+
+/// What is known of one way to a destination.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Known {
+    /// The way.
+    pub way: NetworkId,
+    /// How long a connection takes.
+    pub connect: Option<Duration>,
+    /// What transfers reach.
+    pub rate: Option<Rate>,
+    /// How long the next transfer would take; `None` while the way does not answer.
+    pub expected: Option<Duration>,
+}
+
+/// All destinations.
+///
+/// Cost: O(flows) a look; at most [`MOST`] destinations, [`MOST_FLOWS`] flows of each.
+#[derive(Debug)]
+pub struct Destinations {
+    hub: NetworkId,
+    ways: BTreeMap<NetworkId, WayFacts>,
+    all: BTreeMap<IpAddr, Destination>,
+    changes: Vec<Change>,
+    /// Probes that may begin in this second, and when it began.
+    allowed: (u32, Instant),
+    /// Whether somebody had something to carry at the last look.
+    is_busy: bool,
+}
+
+#[derive(Debug)]
+struct Destination {
+    port: u16,
+    past: Option<NetworkId>,
+    /// When its latest flow began.
+    wanted: Instant,
+    transfers: Transfers,
+    /// Bytes of a transfer.
+    size: Option<f64>,
+    known: BTreeMap<NetworkId, Way>,
+}
+
+#[derive(Debug, Default)]
+struct Way {
+    connect: Option<Duration>,
+    /// When the next probe is due, and how many have been answered. `None`: one is under way.
+    probe_at: Option<Instant>,
+    answered: u32,
+    /// Bytes a second, and when it was measured last.
+    rate: Option<(f64, Instant)>,
+    /// It did not answer: left alone until then, and for how long.
+    failed: Option<(Instant, Duration)>,
+}
+
+impl Destinations {
+    /// Nothing is known; `hub`: the way that leads through the hub.
+    #[must_use]
+    pub fn new(hub: NetworkId) -> Self {
+        Self {
+            hub,
+            ways: BTreeMap::new(),
+            all: BTreeMap::new(),
+            changes: Vec::new(),
+            allowed: (PROBES_A_SECOND, Instant::ZERO),
+            is_busy: false,
+        }
+    }
+
+    /// These ways are there, and no others.
+    pub fn handle_ways(&mut self, ways: BTreeMap<NetworkId, WayFacts>, now: Instant) {
+        let is_same = self.ways.keys().eq(ways.keys());
+        self.ways = ways;
+        if !is_same {
+            for destination in self.all.values_mut() {
+                destination.know_ways(&self.ways, now);
+            }
+            self.decide(now);
+        }
+    }
+
+    /// These flows are there. Call it every [`Self::interval`].
+    pub fn handle_flows(&mut self, flows: impl IntoIterator<Item = Flow>, now: Instant) {
+        let mut shown: BTreeMap<IpAddr, Vec<Flow>> = BTreeMap::new();
+        for flow in flows {
+            let of_address = shown.entry(flow.to.ip()).or_default();
+            if of_address.len() < MOST_FLOWS {
+                of_address.push(flow);
+            }
+        }
+        self.is_busy = false;
+        for (address, flows) in &shown {
+            let Some(first) = flows.first() else { continue };
+            if !self.all.contains_key(address) {
+                self.make_room();
+                let mut new = Destination::new(first.to.port(), now);
+                new.know_ways(&self.ways, now);
+                self.all.insert(*address, new);
+            }
+        }
+        for (address, destination) in &mut self.all {
+            let flows = shown.get(address).map_or(&[][..], Vec::as_slice);
+            self.is_busy |= destination.handle_flows(flows, now);
+        }
+        let changes = &mut self.changes;
+        self.all.retain(|address, destination| {
+            let is_kept = now.since(destination.wanted) < KEPT || destination.transfers.has_flows();
+            if !is_kept {
+                changes.extend(destination.past.map(|past| Change {
+                    address: *address,
+                    past: None,
+                    before: Some(past),
+                }));
+            }
+            is_kept
+        });
+        self.decide(now);
+    }
+
+    /// How long until flows should be shown again.
+    #[must_use]
+    pub fn interval(&self) -> Duration {
+        if self.is_busy { BUSY_LOOK } else { IDLE_LOOK }
+    }
+
+    /// A connection took so long; `None`: nobody answered.
+    pub fn handle_connect(&mut self, probe: Probe, took: Option<Duration>, now: Instant) {
+        let Some(destination) = self.all.get_mut(&probe.to.ip()) else {
+            return;
+        };
+        let Some(way) = destination.known.get_mut(&probe.way) else {
+            return;
+        };
+        match took {
+            Some(took) => way.handle_answer(took, now),
+            None => {
+                way.fail(now);
+                way.probe_at = way.failed.map(|(until, _)| until);
+            }
+        }
+        self.decide(now);
+    }
+
+    /// The next connection to try.
+    pub fn poll_probe(&mut self, now: Instant) -> Option<Probe> {
+        if now.since(self.allowed.1) >= Duration::from_secs(1) {
+            self.allowed = (PROBES_A_SECOND, now);
+        }
+        if self.allowed.0 == 0 {
+            return None;
+        }
+        for (address, destination) in &mut self.all {
+            if now.since(destination.wanted) >= PROBED_FOR {
+                continue;
+            }
+            let ways = &self.ways;
+            let family = usize::from(address.is_ipv6());
+            let carries = |id: &NetworkId| ways.get(id).is_some_and(|facts| facts.carries[family]);
+            let due = destination
+                .known
+                .iter_mut()
+                .find(|(id, way)| carries(id) && way.probe_at.is_some_and(|at| at <= now));
+            if let Some((id, way)) = due {
+                way.probe_at = None;
+                self.allowed.0 -= 1;
+                return Some(Probe {
+                    to: SocketAddr::new(*address, destination.port),
+                    way: *id,
+                });
+            }
+        }
+        None
+    }
+
+    /// The next destination whose flows take another way from now on.
+    pub fn poll_event(&mut self) -> Option<Change> {
+        (!self.changes.is_empty()).then(|| self.changes.remove(0))
+    }
+
+    /// Destinations that are reached past the hub, and over which network.
+    pub fn past(&self) -> impl Iterator<Item = (IpAddr, NetworkId)> + '_ {
+        let all = self.all.iter();
+        all.filter_map(|(address, destination)| Some((*address, destination.past?)))
+    }
+
+    /// How many destinations are known.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Whether none is.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// What is known of the ways to a destination.
+    pub fn known(&self, address: IpAddr, now: Instant) -> impl Iterator<Item = Known> + '_ {
+        let destination = self.all.get(&address);
+        destination.into_iter().flat_map(move |destination| {
+            let known = destination.known.iter();
+            known.map(move |(id, way)| Known {
+                way: *id,
+                connect: way.connect,
+                rate: way.rate.map(|(rate, _)| Rate::from_bps((rate * 8.0) as u64)),
+                expected: self
+                    .expected(address, destination, *id, now)
+                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+            })
+        })
+    }
+
+    /// Makes room for one more.
+    fn make_room(&mut self) {
+        if self.all.len() < MOST {
+            return;
+        }
+        let oldest = self.all.iter().min_by_key(|(_, destination)| destination.wanted);
+        if let Some(address) = oldest.map(|(address, _)| *address)
+            && let Some(gone) = self.all.remove(&address)
+        {
+            self.changes.extend(gone.past.map(|past| Change {
+                address,
+                past: None,
+                before: Some(past),
+            }));
+        }
+    }
+
+    fn decide(&mut self, now: Instant) {
+        let addresses: Vec<_> = self.all.keys().copied().collect();
+        for address in addresses {
+            let Some(destination) = self.all.get(&address) else {
+                continue;
+            };
+            let best = self.best(address, destination, now);
+            let before = destination.past;
+            if best != before
+                && let Some(destination) = self.all.get_mut(&address)
+            {
+                destination.past = best;
+                self.changes.push(Change {
+                    address,
+                    past: best,
+                    before,
+                });
+            }
+        }
+    }
+
+    /// The network past the hub, if one is sooner there.
+    fn best(&self, address: IpAddr, destination: &Destination, now: Instant) -> Option<NetworkId> {
+        let answers = |id: &NetworkId| {
+            let way = destination.known.get(id);
+            way.is_some_and(|way| way.failed.is_none_or(|(until, _)| until <= now))
+        };
+        let current = destination.past.unwrap_or(self.hub);
+        let expected = |id: &NetworkId| {
+            self.expected(address, destination, *id, now)
+                .filter(|_| answers(id))
+                .map(|seconds| (seconds, *id))
+        };
+        let stays = expected(&current);
+        let best = self
+            .ways
+            .keys()
+            .filter_map(expected)
+            .min_by(|one, other| one.0.total_cmp(&other.0));
+        let taken = match (stays, best) {
+            (Some((stays, _)), Some((seconds, id))) if seconds < stays * TAKEN_BELOW => id,
+            // Nothing is known of the hub's way yet: the first look at all ways is not over.
+            (None, Some(_)) if destination.past.is_none() && answers(&self.hub) => self.hub,
+            (None, Some((_, id))) => id,
+            (Some(_), _) => current,
+            (None, None) => self.hub,
+        };
+        (taken != self.hub).then_some(taken)
+    }
+
+    /// How many seconds the next transfer would take.
+    fn expected(
+        &self,
+        address: IpAddr,
+        destination: &Destination,
+        id: NetworkId,
+        now: Instant,
+    ) -> Option<f64> {
+        let facts = self.ways.get(&id)?;
+        let way = destination.known.get(&id)?;
+        if !facts.carries[usize::from(address.is_ipv6())] {
+            return None;
+        }
+        let connect = way.connect?.as_secs_f64();
+        let size = destination.size.unwrap_or(FIRST_SIZE);
+        if let Some((rate, _)) = way.rate {
+            return Some(2.0 * connect + size / rate);
+        }
+        let rate = self.left(facts, now);
+        let ramp = (1.0 + size.min(rate * connect) / INITIAL_WINDOW).log2();
+        Some(connect * (2.0 + ramp) + size / rate)
+    }
+
+    /// Bytes a second that a way has left for one more, or its even share.
+    fn left(&self, facts: &WayFacts, now: Instant) -> f64 {
+        let Some(capacity) = facts.capacity else {
+            return f64::INFINITY;
+        };
+        let others = self.all.values().filter(|one| one.transfers.is_busy(now)).count();
+        let (all, used) = (capacity.as_bps() as f64, facts.used.as_bps() as f64);
+        ((all - used).max(all / (others as f64 + 1.0)) / 8.0).max(1.0)
+    }
+}
+
+impl Destination {
+    fn new(port: u16, now: Instant) -> Self {
+        Self {
+            port,
+            past: None,
+            wanted: now,
+            transfers: Transfers::default(),
+            size: None,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// What was known of a way that is gone is no good when it comes back.
+    fn know_ways(&mut self, ways: &BTreeMap<NetworkId, WayFacts>, now: Instant) {
+        self.known.retain(|id, _| ways.contains_key(id));
+        for id in ways.keys() {
+            self.known.entry(*id).or_insert_with(|| Way {
+                probe_at: Some(now),
+                ..Way::default()
+            });
+        }
+    }
+
+    /// Returns whether something was carried.
+    fn handle_flows(&mut self, flows: &[Flow], now: Instant) -> bool {
+        let looked = self.transfers.look(flows, now);
+        if let Some(port) = looked.began {
+            // All ways are looked at again, in case the last time was long ago.
+            let was_idle = now.since(self.wanted) >= PROBED_FOR;
+            (self.port, self.wanted) = (port, now);
+            let due = self
+                .known
+                .values_mut()
+                .filter(|way| was_idle && way.failed.is_none());
+            due.for_each(|way| way.probe_at = Some(now));
+        }
+        for id in looked.unanswered {
+            if let Some(way) = self.known.get_mut(&id)
+                && way.failed.is_none_or(|(until, _)| until <= now)
+            {
+                way.fail(now);
+            }
+        }
+        for done in looked.done {
+            self.size = Some(smoothed(self.size, done.bytes));
+            if let (Some(rate), Some(way)) = (done.rate, self.known.get_mut(&done.way)) {
+                way.rate = Some((smoothed(way.rate.map(|(rate, _)| rate), rate), now));
+            }
+        }
+        for way in self.known.values_mut() {
+            if way
+                .rate
+                .is_some_and(|(_, measured)| now.since(measured) >= RATE_HOLDS)
+            {
+                way.rate = None;
+            }
+        }
+        self.transfers.is_busy(now)
+    }
+}
+
+impl Way {
+    fn handle_answer(&mut self, took: Duration, now: Instant) {
+        let seconds = smoothed(self.connect.map(|known| known.as_secs_f64()), took.as_secs_f64());
+        self.connect = Duration::try_from_secs_f64(seconds).ok();
+        self.answered += 1;
+        let pause = if self.answered < FIRST_PROBES {
+            FIRST_PAUSE
+        } else {
+            PROBE_EVERY
+        };
+        self.probe_at = Some(now + pause);
+    }
+
+    fn fail(&mut self, now: Instant) {
+        let lasts = self
+            .failed
+            .map_or(FAILED_FOR, |(_, before)| (before * 2).min(FAILED_AT_MOST));
+        self.failed = Some((now + lasts, lasts));
+    }
+}
+
+fn smoothed(before: Option<f64>, new: f64) -> f64 {
+    before.map_or(new, |before| before + (new - before) * NEWEST)
+}
+
+/// Destinations at once: with their flows some 4 MB.
+pub const MOST: usize = 1024;
+/// Flows of a destination that are looked at.
+pub const MOST_FLOWS: usize = 64;
+/// Ten segments (RFC 6928).
+const INITIAL_WINDOW: f64 = 14_600.0;
+/// Of a destination without any transfer yet: the median page's largest response.
+const FIRST_SIZE: f64 = 100_000.0;
+/// The part of the newest of several measurements.
+const NEWEST: f64 = 0.25;
+/// Another way is taken when it takes less than this part of the time.
+const TAKEN_BELOW: f64 = 0.95;
+/// Often enough to see a transfer of 0.3 s.
+const BUSY_LOOK: Duration = Duration::from_millis(100);
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// Probes at the start, so that one slow answer does not decide, and their distance.
+const FIRST_PROBES: u32 = 3;
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+/// Conditions of a radio change within minutes.
+const PROBE_EVERY: Duration = Duration::from_secs(60);
+/// Nobody is asked about destinations that nobody wants.
+const PROBED_FOR: Duration = Duration::from_secs(120);
+/// What a rate said so long ago is forgotten, so that the way is tried again.
+const RATE_HOLDS: Duration = Duration::from_secs(600);
+/// A destination without flows is forgotten.
+const KEPT: Duration = Duration::from_secs(1800);
+const FAILED_FOR: Duration = Duration::from_secs(60);
+const FAILED_AT_MOST: Duration = Duration::from_secs(3600);
+const PROBES_A_SECOND: u32 = 16;

@@ -1,0 +1,252 @@
+use super::*;
+
+const HUB: NetworkId = NetworkId(251);
+const CABLE: NetworkId = NetworkId(2);
+const MODEM: NetworkId = NetworkId(3);
+
+/// A server that is reached by each way after so long, and at such a rate.
+struct World {
+    machine: Destinations,
+    ways: BTreeMap<NetworkId, (Duration, f64)>,
+    now: Instant,
+    flows: Vec<(Flow, f64)>,
+    keys: u64,
+    past: BTreeMap<IpAddr, NetworkId>,
+}
+
+fn server() -> SocketAddr {
+    "203.0.113.7:443".parse().unwrap()
+}
+
+impl World {
+    /// Ways with their round trips in ms and rates in Mbit/s.
+    fn new(ways: &[(NetworkId, u64, f64)]) -> Self {
+        let mut machine = Destinations::new(HUB);
+        machine.handle_ways(
+            ways.iter()
+                .map(|(id, ..)| {
+                    let facts = WayFacts {
+                        carries: [true, true],
+                        ..WayFacts::default()
+                    };
+                    (*id, facts)
+                })
+                .collect(),
+            Instant::ZERO,
+        );
+        let ways = ways
+            .iter()
+            .map(|(id, trip, rate)| (*id, (Duration::from_millis(*trip), rate * 125e3)));
+        Self {
+            machine,
+            ways: ways.collect(),
+            now: Instant::ZERO,
+            flows: Vec::new(),
+            keys: 0,
+            past: BTreeMap::new(),
+        }
+    }
+
+    fn open(&mut self, to: SocketAddr, bytes: f64) -> NetworkId {
+        let way = self.past.get(&to.ip()).copied().unwrap_or(HUB);
+        self.keys += 1;
+        let flow = Flow {
+            key: self.keys,
+            to,
+            way,
+            counted: Default::default(),
+            expects_answer: true,
+        };
+        self.flows.push((flow, bytes));
+        way
+    }
+
+    fn run(&mut self, time: Duration) {
+        let until = self.now + time;
+        while self.now < until {
+            let step = self.machine.interval();
+            self.now += step;
+            for (flow, left) in &mut self.flows {
+                let Some((_, rate)) = self.ways.get(&flow.way) else {
+                    continue;
+                };
+                if flow.counted[1].packets == 0 {
+                    flow.counted[0] = Counted {
+                        packets: 2,
+                        bytes: 600,
+                    };
+                    flow.counted[1] = Counted {
+                        packets: 1,
+                        bytes: 60,
+                    };
+                }
+                let bytes = (rate * step.as_secs_f64()).min(*left);
+                *left -= bytes;
+                let packets = (bytes / 1460.0).ceil() as u64;
+                flow.counted[0].packets += packets / 2;
+                flow.counted[0].bytes += packets / 2 * 52;
+                flow.counted[1].packets += packets;
+                flow.counted[1].bytes += bytes as u64 + 52 * packets;
+            }
+            self.machine
+                .handle_flows(self.flows.iter().map(|(flow, _)| *flow), self.now);
+            while let Some(probe) = self.machine.poll_probe(self.now) {
+                let took = self.ways.get(&probe.way).map(|(trip, _)| *trip);
+                self.machine.handle_connect(probe, took, self.now);
+            }
+            while let Some(change) = self.machine.poll_event() {
+                assert_eq!(self.past.get(&change.address).copied(), change.before);
+                match change.past {
+                    Some(past) => self.past.insert(change.address, past),
+                    None => self.past.remove(&change.address),
+                };
+            }
+            let listed: BTreeMap<_, _> = self.machine.past().collect();
+            assert_eq!(listed, self.past, "events and state agree");
+        }
+    }
+
+    /// Transfers of a size, one after the other; the way of the last one.
+    fn transfers(&mut self, count: u32, bytes: f64) -> NetworkId {
+        let mut way = HUB;
+        for _ in 0..count {
+            way = self.open(server(), bytes);
+            self.run(Duration::from_secs(2));
+            self.flows.retain(|(_, left)| *left > 0.0);
+        }
+        way
+    }
+}
+
+#[test]
+fn what_is_unknown_goes_through_the_hub() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    assert_eq!(world.open(server(), 1e5), HUB);
+}
+
+#[test]
+fn small_transfers_take_the_shorter_way() {
+    let mut world = World::new(&[(HUB, 50, 40.0), (CABLE, 10, 20.0), (MODEM, 30, 20.0)]);
+    assert_eq!(world.transfers(4, 3e4), CABLE);
+    let mut world = World::new(&[(HUB, 20, 40.0), (CABLE, 40, 20.0), (MODEM, 30, 20.0)]);
+    assert_eq!(world.transfers(4, 3e4), HUB);
+}
+
+#[test]
+fn large_ones_take_the_faster_way_once_both_have_been_seen() {
+    let mut world = World::new(&[(HUB, 50, 40.0), (CABLE, 10, 20.0)]);
+    assert_eq!(
+        world.transfers(6, 5e6),
+        HUB,
+        "20 Mbit/s are slower, though nearer"
+    );
+    let known: Vec<_> = world.machine.known(server().ip(), world.now).collect();
+    assert!(known.iter().all(|way| way.rate.is_some()), "{known:?}");
+    let mut world = World::new(&[(HUB, 50, 10.0), (CABLE, 60, 40.0)]);
+    assert_eq!(world.transfers(6, 5e6), CABLE);
+}
+
+#[test]
+fn nearly_the_same_is_no_reason_to_change() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 49, 20.0)]);
+    assert_eq!(world.transfers(4, 3e4), HUB);
+}
+
+#[test]
+fn a_way_that_does_not_answer_is_left_alone_for_longer_each_time() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    assert_eq!(world.transfers(4, 3e4), CABLE);
+    // It goes on to answer probes of others, but not this flow.
+    world.ways.remove(&CABLE);
+    assert_eq!(world.open(server(), 3e4), CABLE);
+    world.run(Duration::from_secs(4));
+    assert_eq!(world.open(server(), 3e4), HUB);
+    let failed = world.machine.all[&server().ip()].known[&CABLE].failed;
+    assert_eq!(failed.map(|(_, lasts)| lasts), Some(FAILED_FOR));
+    world.flows.clear();
+    world.open(server(), 3e4);
+    world.run(Duration::from_secs(70));
+    let failed = world.machine.all[&server().ip()].known[&CABLE].failed;
+    assert_eq!(
+        failed.map(|(_, lasts)| lasts),
+        Some(FAILED_FOR * 2),
+        "the next probe fails, too"
+    );
+}
+
+#[test]
+fn a_stall_counts_and_a_pause_of_the_application_does_not() {
+    let rate = |asks: bool| {
+        let mut machine = transfer::Transfers::default();
+        let mut flow = Flow {
+            key: 1,
+            to: server(),
+            way: CABLE,
+            counted: Default::default(),
+            expects_answer: true,
+        };
+        let mut rates = Vec::new();
+        for look in 0..60_u64 {
+            // Ten looks with data, then 2 s without.
+            if look % 30 < 10 {
+                flow.counted[1].packets += 100;
+                flow.counted[1].bytes += 150_000;
+                flow.counted[0].packets += 50;
+                flow.counted[0].bytes += 50 * 52 + if asks && look % 30 == 0 { 5_000 } else { 0 };
+            }
+            let now = Instant::ZERO + Duration::from_millis(100 * look);
+            rates.extend(
+                machine
+                    .look(&[flow], now)
+                    .done
+                    .into_iter()
+                    .filter_map(|done| done.rate),
+            );
+        }
+        rates.into_iter().fold(f64::INFINITY, f64::min)
+    };
+    assert!(rate(true) > 1.2e6, "{}", rate(true));
+    assert!(rate(false) < 1.0e6, "{}", rate(false));
+}
+
+#[test]
+fn a_way_that_goes_takes_what_was_known_of_it_along() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    world.transfers(4, 3e4);
+    let hub = world.machine.ways[&HUB];
+    world.machine.handle_ways([(HUB, hub)].into(), world.now);
+    let change = world.machine.poll_event().unwrap();
+    assert_eq!((change.past, change.before), (None, Some(CABLE)));
+    assert_eq!(world.machine.known(server().ip(), world.now).count(), 1);
+}
+
+#[test]
+fn destinations_are_bounded_and_forgotten() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    world.transfers(4, 3e4);
+    assert_eq!(world.past.len(), 1);
+    for host in 0..2 * MOST as u32 {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 + host);
+        world.open((address, 443).into(), 1e3);
+    }
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.machine.len(), MOST);
+    world.flows.clear();
+    world.run(KEPT + Duration::from_secs(1));
+    assert!(world.machine.is_empty() && world.past.is_empty());
+}
+
+#[test]
+fn few_probes_go_in_a_second() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    for host in 0..100_u32 {
+        let address = std::net::Ipv4Addr::from(0x0a00_0000 + host);
+        world.open((address, 443).into(), 1e3);
+    }
+    let now = Instant::from_nanos(5_000_000_000);
+    world
+        .machine
+        .handle_flows(world.flows.iter().map(|(flow, _)| *flow), now);
+    let asked = std::iter::from_fn(|| world.machine.poll_probe(now)).count();
+    assert_eq!(asked, PROBES_A_SECOND as usize);
+}

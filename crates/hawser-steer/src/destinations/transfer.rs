@@ -1,0 +1,206 @@
+//! Transfers of one destination, seen by counters that are read now and then.
+
+use std::collections::BTreeMap;
+
+use hawser_units::{Duration, Instant, NetworkId};
+
+use super::{Counted, Flow};
+
+/// What a look at a destination's flows brought.
+#[derive(Debug, Default)]
+pub(super) struct Looked {
+    /// The port of a flow that is new.
+    pub(super) began: Option<u16>,
+    /// Ways whose flows get no answer.
+    pub(super) unanswered: Vec<NetworkId>,
+    /// Transfers that are over, and pieces of long ones.
+    pub(super) done: Vec<Done>,
+}
+
+/// A transfer that is over, or a piece of one.
+#[derive(Debug)]
+pub(super) struct Done {
+    pub(super) way: NetworkId,
+    pub(super) bytes: f64,
+    /// Bytes a second; `None` where it was too short to tell.
+    pub(super) rate: Option<f64>,
+}
+
+/// The flows of a destination, and what they transfer over each way.
+#[derive(Debug, Default)]
+pub(super) struct Transfers {
+    flows: BTreeMap<u64, Seen>,
+    running: BTreeMap<NetworkId, Running>,
+}
+
+#[derive(Debug)]
+struct Seen {
+    since: Instant,
+    counted: [Counted; 2],
+}
+
+/// What is transferred over one way without a pause, of all flows together.
+#[derive(Debug)]
+struct Running {
+    /// The look that saw it first.
+    start: Instant,
+    /// Bytes that came after that one.
+    counted: f64,
+    /// The last look that saw some.
+    last: Instant,
+    /// Both as of the look before: the last one may have ended it somewhere in between.
+    before: (f64, Instant),
+    /// With those that came before the first look.
+    bytes: f64,
+    looks: u32,
+    /// It has been told as one that is over.
+    is_told: bool,
+}
+
+/// What the flows of a way did between two looks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    bytes: u64,
+    /// Whether this side sent more than acknowledgements.
+    has_asked: bool,
+}
+
+impl Transfers {
+    pub(super) fn has_flows(&self) -> bool {
+        !self.flows.is_empty()
+    }
+
+    pub(super) fn is_busy(&self, now: Instant) -> bool {
+        let mut running = self.running.values();
+        running.any(|running| now.since(running.last) < BUSY_FOR)
+    }
+
+    pub(super) fn look(&mut self, flows: &[Flow], now: Instant) -> Looked {
+        let mut looked = Looked::default();
+        let mut steps: BTreeMap<NetworkId, Step> = BTreeMap::new();
+        self.flows
+            .retain(|key, _| flows.iter().any(|flow| flow.key == *key));
+        for flow in flows {
+            let seen = self.flows.entry(flow.key).or_insert_with(|| {
+                looked.began = Some(flow.to.port());
+                Seen {
+                    since: now,
+                    counted: Default::default(),
+                }
+            });
+            let step = step(&seen.counted, &flow.counted);
+            seen.counted = flow.counted;
+            let of_way = steps.entry(flow.way).or_default();
+            of_way.bytes += step.bytes;
+            of_way.has_asked |= step.has_asked;
+            if flow.expects_answer && flow.counted[1].packets == 0 && now.since(seen.since) >= UNANSWERED {
+                looked.unanswered.push(flow.way);
+            }
+        }
+        for (way, step) in &steps {
+            if step.bytes >= LEAST {
+                self.carry(*way, *step, now, &mut looked.done);
+            }
+        }
+        self.running.retain(|way, running| {
+            let quiet = now.since(running.last);
+            if quiet >= PAUSE && !running.is_told {
+                looked.done.push(running.done(*way));
+                running.is_told = true;
+            }
+            let has_asked = steps.get(way).is_some_and(|step| step.has_asked);
+            quiet < PAUSE || (quiet < LONGEST_STALL && !has_asked)
+        });
+        looked
+    }
+
+    fn carry(&mut self, way: NetworkId, step: Step, now: Instant, done: &mut Vec<Done>) {
+        let bytes = step.bytes as f64;
+        if let Some(running) = self.running.get_mut(&way)
+            // What comes after a question is another transfer.
+            && !(step.has_asked && now.since(running.last) >= PAUSE)
+        {
+            running.before = (running.counted, running.last);
+            running.counted += bytes;
+            running.bytes += bytes;
+            running.last = now;
+            running.looks += 1;
+            running.is_told = false;
+            if now.since(running.start) >= PIECE {
+                // It goes on: the last look is whole.
+                running.before = (running.counted, now);
+                done.push(running.done(way));
+                *running = Running::new(0.0, now);
+            }
+            return;
+        }
+        if let Some(before) = self.running.insert(way, Running::new(bytes, now))
+            && !before.is_told
+        {
+            done.push(before.done(way));
+        }
+    }
+}
+
+impl Running {
+    fn new(bytes: f64, now: Instant) -> Self {
+        Self {
+            start: now,
+            counted: 0.0,
+            last: now,
+            before: (0.0, now),
+            bytes,
+            looks: 1,
+            is_told: false,
+        }
+    }
+
+    fn done(&self, way: NetworkId) -> Done {
+        let (bytes, until) = self.before;
+        let seconds = until.since(self.start).as_secs_f64();
+        let tells = self.looks >= FEWEST_LOOKS && seconds > 0.0 && bytes > 0.0;
+        Done {
+            way,
+            bytes: self.bytes,
+            rate: tells.then(|| bytes / seconds),
+        }
+    }
+}
+
+/// Counters that start anew belong to another flow of the same name.
+fn step(before: &[Counted; 2], now: &[Counted; 2]) -> Step {
+    let since = |at: usize| {
+        let (before, now) = (before[at], now[at]);
+        match (
+            now.packets.checked_sub(before.packets),
+            now.bytes.checked_sub(before.bytes),
+        ) {
+            (Some(packets), Some(bytes)) => Counted { packets, bytes },
+            _ => now,
+        }
+    };
+    let (sent, received) = (since(0), since(1));
+    Step {
+        bytes: sent.bytes.max(received.bytes),
+        has_asked: sent.bytes > sent.packets * ACKNOWLEDGEMENT,
+    }
+}
+
+/// Fewer bytes in a look are acknowledgements, or questions.
+const LEAST: u64 = 200;
+/// A packet of this many bytes for each packet carries nothing: IPv6 and TCP with timestamps and
+/// selective acknowledgements.
+const ACKNOWLEDGEMENT: u64 = 108;
+/// Without bytes for so long, a transfer is over, or stalls.
+const PAUSE: Duration = Duration::from_millis(500);
+/// A stall that lasts longer is taken for the end.
+const LONGEST_STALL: Duration = Duration::from_secs(10);
+/// A long transfer tells what it reaches after each such time.
+const PIECE: Duration = Duration::from_secs(2);
+/// Looks that saw a transfer, for its rate to be known: of the first and of the last one it is not
+/// known how much of the time it took.
+const FEWEST_LOOKS: u32 = 4;
+/// Without an answer for so long, a way does not lead there: the first SYN was repeated then.
+const UNANSWERED: Duration = Duration::from_secs(2);
+/// How long a destination counts as busy after the last bytes.
+const BUSY_FOR: Duration = Duration::from_secs(1);
