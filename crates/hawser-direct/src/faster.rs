@@ -133,7 +133,11 @@ impl Direct {
             }
             Err(error) => tracing::debug!(%error, "cannot read what flows carry"),
         }
-        let next = self.faster.machine.interval().max(started.elapsed() * LOOKS_COST);
+        let next = self
+            .faster
+            .machine
+            .interval(now)
+            .max(started.elapsed() * LOOKS_COST);
         self.faster.next_look = Some(now + next);
     }
 
@@ -194,7 +198,7 @@ impl Direct {
         let known: Vec<_> = self
             .faster
             .machine
-            .known(address, self.now())
+            .known(address)
             .map(|known| self.said_of(&known))
             .collect();
         (!known.is_empty()).then(|| known.join("; "))

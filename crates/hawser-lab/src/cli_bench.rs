@@ -20,6 +20,7 @@ use hawser_terminal::say;
 use serde_json::json;
 
 use crate::cli_bench_direct::{self, DirectArgs};
+use crate::cli_bench_faster::{self, FasterArgs};
 use crate::cli_bench_networks::{self, NetworksArgs};
 use crate::cli_bench_traces::{self, TracesArgs};
 use crate::daemon;
@@ -41,6 +42,9 @@ enum BenchCommand {
     /// What direct mode costs a flow, beside the same flow without Hawser. In network namespaces;
     /// needs root.
     Direct(DirectArgs),
+    /// Rules with `via = "faster"` in random topologies, beside all flows through the hub and all
+    /// past it. In network namespaces; needs root.
+    Faster(FasterArgs),
     /// Memory and CPU that enrolled clients cost a hub while they carry nothing. In a network
     /// namespace; needs root.
     IdleClients(IdleArgs),
@@ -100,6 +104,7 @@ pub(crate) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Networks(args) => cli_bench_networks::run(&args),
         BenchCommand::Traces(args) => cli_bench_traces::run(&args),
         BenchCommand::Direct(args) => cli_bench_direct::run(&args),
+        BenchCommand::Faster(args) => cli_bench_faster::run(&args),
         BenchCommand::IdleClients(args) => idle_clients(&args),
         BenchCommand::Air(args) => air(&args),
         BenchCommand::Sim(args) => sim(&args),

@@ -9,6 +9,7 @@ mod bench_page;
 mod bench_rows;
 mod cli_bench;
 mod cli_bench_direct;
+mod cli_bench_faster;
 mod cli_bench_networks;
 mod cli_bench_traces;
 mod cli_check;

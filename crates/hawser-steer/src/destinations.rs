@@ -1,7 +1,7 @@
 //! By which way a destination is reached sooner: through the hub, or past it over one of the
 //! networks.
 //!
-//! It starts with every destination through the hub. The driver shows it the flows of rules that
+//! It starts with every destination through the hub, until a transfer was seen. The driver shows it the flows of rules that
 //! leave the choice open, tries a connection over each way when it asks for that, and is told by
 //! [`Destinations::poll_event`] which way a destination's next flows should take. A flow that has
 //! begun stays where it is.
@@ -9,23 +9,26 @@
 //! What is expected of a way is the time that the destination's next transfer would take:
 //!
 //! ```text
-//!   T = connect * (2 + log2(1 + min(size, rate * connect) / 10 segments)) + size / rate
+//!   T = connect * (2 + log2(1 + size / 10 segments)) + size / rate
 //! ```
 //!
 //! `connect` is the time from a SYN to its answer, smoothed; `size` what this destination's
 //! transfers have, smoothed. Two round trips are connection and request, the logarithm is slow
 //! start (RFC 6928: ten segments, then twice as many in each round trip). `rate` is what transfers
 //! over this way reached, their stalls counted in; the logarithm falls away then, because what was
-//! measured has slow start in it. Until one was seen, it is what the way has left of its capacity,
-//! or its even share, whichever is more. Another way is taken when it would take 5 % less.
+//! measured has slow start in it. Another way is taken when it would take 5 % less.
+//!
+//! A way that has carried nothing yet is believed to carry any rate, so it is tried; but only where
+//! the transfer would not take three times as long, and a second, should the way carry no more than
+//! it has been seen to have left.
 //!
 //! A transfer is what comes without a pause: bytes that come again without a packet of payload
 //! before them end a stall, and not a pause. A way that does not answer is left alone for a minute,
 //! then for two, up to an hour.
 //!
 //! Limitations: what an application asks for slowly looks like a slow way, until the other way is
-//! as slow; transfers shorter than some 0.3 s tell no rate. Addresses behind which there are many
-//! servers are one destination.
+//! as slow; transfers shorter than some 0.3 s tell no rate; stalls of what is sent are not counted.
+//! Addresses behind which there are many servers are one destination.
 
 mod transfer;
 
@@ -44,7 +47,7 @@ use transfer::Transfers;
 pub struct WayFacts {
     /// IPv4 and IPv6.
     pub carries: [bool; 2],
-    /// All that it can carry, where that is known.
+    /// What it has been seen to carry, or is set to.
     pub capacity: Option<Rate>,
     /// What it carries now.
     pub used: Rate,
@@ -119,8 +122,9 @@ pub struct Destinations {
     changes: Vec<Change>,
     /// Probes that may begin in this second, and when it began.
     allowed: (u32, Instant),
-    /// Whether somebody had something to carry at the last look.
-    is_busy: bool,
+    /// Destinations that have just had something to carry, and when one had last.
+    busy: usize,
+    last_busy: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -157,7 +161,8 @@ impl Destinations {
             all: BTreeMap::new(),
             changes: Vec::new(),
             allowed: (PROBES_A_SECOND, Instant::ZERO),
-            is_busy: false,
+            busy: 0,
+            last_busy: None,
         }
     }
 
@@ -182,7 +187,7 @@ impl Destinations {
                 of_address.push(flow);
             }
         }
-        self.is_busy = false;
+        self.busy = 0;
         for (address, flows) in &shown {
             let Some(first) = flows.first() else { continue };
             if !self.all.contains_key(address) {
@@ -194,7 +199,10 @@ impl Destinations {
         }
         for (address, destination) in &mut self.all {
             let flows = shown.get(address).map_or(&[][..], Vec::as_slice);
-            self.is_busy |= destination.handle_flows(flows, now);
+            self.busy += usize::from(destination.handle_flows(flows, now));
+        }
+        if self.busy > 0 {
+            self.last_busy = Some(now);
         }
         let changes = &mut self.changes;
         self.all.retain(|address, destination| {
@@ -213,8 +221,11 @@ impl Destinations {
 
     /// How long until flows should be shown again.
     #[must_use]
-    pub fn interval(&self) -> Duration {
-        if self.is_busy { BUSY_LOOK } else { IDLE_LOOK }
+    pub fn interval(&self, now: Instant) -> Duration {
+        match self.last_busy {
+            Some(last) if now.since(last) < BUSY_FOR => BUSY_LOOK,
+            _ => IDLE_LOOK,
+        }
     }
 
     /// A connection took so long; `None`: nobody answered.
@@ -290,7 +301,7 @@ impl Destinations {
     }
 
     /// What is known of the ways to a destination.
-    pub fn known(&self, address: IpAddr, now: Instant) -> impl Iterator<Item = Known> + '_ {
+    pub fn known(&self, address: IpAddr) -> impl Iterator<Item = Known> + '_ {
         let destination = self.all.get(&address);
         destination.into_iter().flat_map(move |destination| {
             let known = destination.known.iter();
@@ -299,8 +310,8 @@ impl Destinations {
                 connect: way.connect,
                 rate: way.rate.map(|(rate, _)| Rate::from_bps((rate * 8.0) as u64)),
                 expected: self
-                    .expected(address, destination, *id, now)
-                    .and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()),
+                    .expected(address, destination, *id)
+                    .and_then(|expected| Duration::try_from_secs_f64(expected.seconds).ok()),
             })
         })
     }
@@ -349,61 +360,78 @@ impl Destinations {
             let way = destination.known.get(id);
             way.is_some_and(|way| way.failed.is_none_or(|(until, _)| until <= now))
         };
-        let current = destination.past.unwrap_or(self.hub);
-        let expected = |id: &NetworkId| {
-            self.expected(address, destination, *id, now)
-                .filter(|_| answers(id))
-                .map(|seconds| (seconds, *id))
-        };
-        let stays = expected(&current);
-        let best = self
+        let all: Vec<_> = self
             .ways
             .keys()
-            .filter_map(expected)
-            .min_by(|one, other| one.0.total_cmp(&other.0));
+            .filter(|id| answers(id))
+            .filter_map(|id| Some((*id, self.expected(address, destination, *id)?)))
+            .collect();
+        let of = |id: NetworkId| all.iter().find(|(known, _)| *known == id).map(|(_, one)| *one);
+        let least = |some: &mut dyn Iterator<Item = &(NetworkId, Expected)>| {
+            some.min_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds))
+                .copied()
+        };
+        // What is not known is measured by what is.
+        let known = least(&mut all.iter().filter(|(_, one)| one.is_known))
+            .or(of(self.hub).map(|one| (self.hub, one)));
+        let bearable = known.map_or(f64::INFINITY, |(_, one)| one.seconds * BEARABLE + BEARABLE_MORE);
+        let is_bearable = |one: &Expected| one.is_known || one.at_most <= bearable;
+        let current = destination.past.unwrap_or(self.hub);
+        let stays = of(current).filter(|one| current == self.hub || is_bearable(one));
+        let best = least(&mut all.iter().filter(|(_, one)| is_bearable(one)));
         let taken = match (stays, best) {
-            (Some((stays, _)), Some((seconds, id))) if seconds < stays * TAKEN_BELOW => id,
-            // Nothing is known of the hub's way yet: the first look at all ways is not over.
+            (Some(stays), Some((id, best))) if best.seconds < stays.seconds * TAKEN_BELOW => id,
+            // The hub's way has not been looked at yet.
             (None, Some(_)) if destination.past.is_none() && answers(&self.hub) => self.hub,
-            (None, Some((_, id))) => id,
+            (None, Some((id, _))) => id,
             (Some(_), _) => current,
             (None, None) => self.hub,
         };
         (taken != self.hub).then_some(taken)
     }
 
-    /// How many seconds the next transfer would take.
-    fn expected(
-        &self,
-        address: IpAddr,
-        destination: &Destination,
-        id: NetworkId,
-        now: Instant,
-    ) -> Option<f64> {
+    /// How long the next transfer would take.
+    fn expected(&self, address: IpAddr, destination: &Destination, id: NetworkId) -> Option<Expected> {
         let facts = self.ways.get(&id)?;
         let way = destination.known.get(&id)?;
         if !facts.carries[usize::from(address.is_ipv6())] {
             return None;
         }
         let connect = way.connect?.as_secs_f64();
-        let size = destination.size.unwrap_or(FIRST_SIZE);
+        let size = destination.size?;
         if let Some((rate, _)) = way.rate {
-            return Some(2.0 * connect + size / rate);
+            let seconds = 2.0 * connect + size / rate;
+            return Some(Expected {
+                seconds,
+                at_most: seconds,
+                is_known: true,
+            });
         }
-        let rate = self.left(facts, now);
-        let ramp = (1.0 + size.min(rate * connect) / INITIAL_WINDOW).log2();
-        Some(connect * (2.0 + ramp) + size / rate)
+        let seconds = connect * (2.0 + (1.0 + size / INITIAL_WINDOW).log2());
+        Some(Expected {
+            seconds,
+            at_most: seconds + size / self.left(facts),
+            is_known: false,
+        })
     }
 
-    /// Bytes a second that a way has left for one more, or its even share.
-    fn left(&self, facts: &WayFacts, now: Instant) -> f64 {
-        let Some(capacity) = facts.capacity else {
-            return f64::INFINITY;
-        };
-        let others = self.all.values().filter(|one| one.transfers.is_busy(now)).count();
-        let (all, used) = (capacity.as_bps() as f64, facts.used.as_bps() as f64);
-        ((all - used).max(all / (others as f64 + 1.0)) / 8.0).max(1.0)
+    /// Bytes a second that a way has left for one more, as far as it has been seen, or its even
+    /// share.
+    fn left(&self, facts: &WayFacts) -> f64 {
+        let all = facts.capacity.map_or(LEAST_CAPACITY, |rate| rate.as_bps() as f64);
+        let used = facts.used.as_bps() as f64;
+        (all - used).max(all / (self.busy as f64 + 1.0)) / 8.0
     }
+}
+
+/// How long a transfer would take. Units: seconds.
+#[derive(Clone, Copy, Debug)]
+struct Expected {
+    seconds: f64,
+    /// Should the way carry no more than it has been seen to have left.
+    at_most: f64,
+    /// By a transfer that went there.
+    is_known: bool,
 }
 
 impl Destination {
@@ -450,7 +478,11 @@ impl Destination {
             }
         }
         for done in looked.done {
-            self.size = Some(smoothed(self.size, done.bytes));
+            if done.is_over {
+                self.size = Some(smoothed(self.size, done.bytes));
+            } else if self.size.is_none_or(|size| size < done.bytes) {
+                self.size = Some(done.bytes);
+            }
             if let (Some(rate), Some(way)) = (done.rate, self.known.get_mut(&done.way)) {
                 way.rate = Some((smoothed(way.rate.map(|(rate, _)| rate), rate), now));
             }
@@ -498,15 +530,21 @@ pub const MOST: usize = 1024;
 pub const MOST_FLOWS: usize = 64;
 /// Ten segments (RFC 6928).
 const INITIAL_WINDOW: f64 = 14_600.0;
-/// Of a destination without any transfer yet: the median page's largest response.
-const FIRST_SIZE: f64 = 100_000.0;
 /// The part of the newest of several measurements.
 const NEWEST: f64 = 0.25;
 /// Another way is taken when it takes less than this part of the time.
 const TAKEN_BELOW: f64 = 0.95;
+/// A way of which no rate is known is tried where that cannot take longer than so many times what
+/// it takes now, and so many seconds.
+const BEARABLE: f64 = 3.0;
+const BEARABLE_MORE: f64 = 1.0;
+/// Of a way that has never been seen to carry more. Units: bit/s.
+const LEAST_CAPACITY: f64 = 1e6;
 /// Often enough to see a transfer of 0.3 s.
 const BUSY_LOOK: Duration = Duration::from_millis(100);
-const IDLE_LOOK: Duration = Duration::from_secs(1);
+const IDLE_LOOK: Duration = Duration::from_millis(300);
+/// After a transfer the next one is expected for so long.
+const BUSY_FOR: Duration = Duration::from_secs(10);
 /// Probes at the start, so that one slow answer does not decide, and their distance.
 const FIRST_PROBES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

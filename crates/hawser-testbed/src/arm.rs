@@ -86,7 +86,12 @@ pub fn run_on_air(
     let daemons = match via {
         Via::Hub => {
             let directory = options.run_dir.subdirectory("hub")?;
-            Some(Daemons::start(&world, &options.program, &directory, scenario)?)
+            Some(Daemons::start(
+                &world,
+                &options.program,
+                &directory,
+                (scenario, ""),
+            )?)
         }
         Via::Direct | Via::DirectMptcp => {
             let directory = options.run_dir.subdirectory("direct")?;

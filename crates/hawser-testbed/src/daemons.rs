@@ -67,6 +67,7 @@ struct StatusQuery {
 impl Daemons {
     /// Enrols a client at a new hub and starts both; returns when the client is up. Their files are
     /// in `directory`. The schedulers are those of both directions: a client tells its hub.
+    /// `rules`: tables of `client.toml` that no scenario has.
     ///
     /// Must be called on a thread that lives as long as the daemons: they die with it.
     ///
@@ -76,7 +77,7 @@ impl Daemons {
         world: &World,
         program: &Path,
         directory: &Path,
-        scenario: &Scenario,
+        (scenario, rules): (&Scenario, &str),
     ) -> anyhow::Result<Self> {
         let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
         let members: Vec<&BuiltMember> = world.members().collect();
@@ -90,7 +91,7 @@ impl Daemons {
             "[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
             chosen.collect::<String>()
         );
-        let config = config + &pool_config(&members) + &layers;
+        let config = config + &pool_config(&members) + &layers + rules;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub_command = |arguments: &[&str]| {
             let mut command = world.hub.command(program);

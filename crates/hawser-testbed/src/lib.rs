@@ -26,6 +26,7 @@ mod command;
 mod compare;
 mod daemons;
 pub mod demo;
+pub mod faster;
 mod kernel;
 mod medium;
 mod on_air;

@@ -1,6 +1,7 @@
 //! The namespaces of a run, their devices, addresses and routes.
 
 mod clients;
+pub(crate) mod far;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -48,6 +49,8 @@ pub struct World {
     /// Other clients on the air, by the workload that is theirs.
     guests: BTreeMap<usize, Namespace>,
     hop: Option<Hop>,
+    /// What lies between the internet and far ends, where that is emulated.
+    far: Vec<Pumps>,
 }
 
 #[derive(Debug)]
@@ -143,6 +146,7 @@ impl World {
             air: Air::begin(scenario, on_air)?,
             guests: BTreeMap::new(),
             hop: None,
+            far: Vec::new(),
         };
         let all = [
             &world.client,

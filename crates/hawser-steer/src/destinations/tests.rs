@@ -24,9 +24,10 @@ impl World {
         let mut machine = Destinations::new(HUB);
         machine.handle_ways(
             ways.iter()
-                .map(|(id, ..)| {
+                .map(|(id, _, rate)| {
                     let facts = WayFacts {
                         carries: [true, true],
+                        capacity: Some(Rate::from_bps((rate * 1e6) as u64)),
                         ..WayFacts::default()
                     };
                     (*id, facts)
@@ -64,7 +65,7 @@ impl World {
     fn run(&mut self, time: Duration) {
         let until = self.now + time;
         while self.now < until {
-            let step = self.machine.interval();
+            let step = self.machine.interval(self.now);
             self.now += step;
             for (flow, left) in &mut self.flows {
                 let Some((_, rate)) = self.ways.get(&flow.way) else {
@@ -140,10 +141,39 @@ fn large_ones_take_the_faster_way_once_both_have_been_seen() {
         HUB,
         "20 Mbit/s are slower, though nearer"
     );
-    let known: Vec<_> = world.machine.known(server().ip(), world.now).collect();
+    let known: Vec<_> = world.machine.known(server().ip()).collect();
     assert!(known.iter().all(|way| way.rate.is_some()), "{known:?}");
     let mut world = World::new(&[(HUB, 50, 10.0), (CABLE, 60, 40.0)]);
     assert_eq!(world.transfers(6, 5e6), CABLE);
+}
+
+#[test]
+fn a_way_that_was_seen_to_be_slow_is_not_tried_for_what_is_large() {
+    let mut world = World::new(&[(HUB, 50, 40.0), (MODEM, 10, 2.0)]);
+    for _ in 0..3 {
+        assert_eq!(world.transfers(1, 5e6), HUB);
+    }
+    let known: Vec<_> = world.machine.known(server().ip()).collect();
+    assert!(
+        known.iter().any(|way| way.way == MODEM && way.rate.is_none()),
+        "{known:?}"
+    );
+    // What is small is.
+    let mut world = World::new(&[(HUB, 50, 40.0), (MODEM, 10, 2.0)]);
+    assert_eq!(world.transfers(4, 1e4), MODEM);
+}
+
+#[test]
+fn one_transfer_after_the_other_is_no_long_one() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    for _ in 0..20 {
+        world.open(server(), 4e4);
+        world.run(Duration::from_millis(300));
+        world.flows.retain(|(_, left)| *left > 0.0);
+    }
+    let size = world.machine.all[&server().ip()].size.unwrap();
+    assert!((3e4..8e4).contains(&size), "{size}");
+    assert_eq!(world.open(server(), 4e4), CABLE);
 }
 
 #[test]
@@ -217,7 +247,7 @@ fn a_way_that_goes_takes_what_was_known_of_it_along() {
     world.machine.handle_ways([(HUB, hub)].into(), world.now);
     let change = world.machine.poll_event().unwrap();
     assert_eq!((change.past, change.before), (None, Some(CABLE)));
-    assert_eq!(world.machine.known(server().ip(), world.now).count(), 1);
+    assert_eq!(world.machine.known(server().ip()).count(), 1);
 }
 
 #[test]

@@ -21,7 +21,9 @@ pub(super) struct Looked {
 #[derive(Debug)]
 pub(super) struct Done {
     pub(super) way: NetworkId,
+    /// So far, of the whole transfer.
     pub(super) bytes: f64,
+    pub(super) is_over: bool,
     /// Bytes a second; `None` where it was too short to tell.
     pub(super) rate: Option<f64>,
 }
@@ -50,7 +52,7 @@ struct Running {
     last: Instant,
     /// Both as of the look before: the last one may have ended it somewhere in between.
     before: (f64, Instant),
-    /// With those that came before the first look.
+    /// With all that came before.
     bytes: f64,
     looks: u32,
     /// It has been told as one that is over.
@@ -88,7 +90,7 @@ impl Transfers {
                     counted: Default::default(),
                 }
             });
-            let step = step(&seen.counted, &flow.counted);
+            let step = step(flow, &seen.counted);
             seen.counted = flow.counted;
             let of_way = steps.entry(flow.way).or_default();
             of_way.bytes += step.bytes;
@@ -105,11 +107,15 @@ impl Transfers {
         self.running.retain(|way, running| {
             let quiet = now.since(running.last);
             if quiet >= PAUSE && !running.is_told {
-                looked.done.push(running.done(*way));
+                looked.done.push(running.done(*way, true));
                 running.is_told = true;
             }
             let has_asked = steps.get(way).is_some_and(|step| step.has_asked);
-            quiet < PAUSE || (quiet < LONGEST_STALL && !has_asked)
+            let is_kept = quiet < GAP || (quiet < LONGEST_STALL && !has_asked);
+            if !is_kept && !running.is_told {
+                looked.done.push(running.done(*way, true));
+            }
+            is_kept
         });
         looked
     }
@@ -118,7 +124,7 @@ impl Transfers {
         let bytes = step.bytes as f64;
         if let Some(running) = self.running.get_mut(&way)
             // What comes after a question is another transfer.
-            && !(step.has_asked && now.since(running.last) >= PAUSE)
+            && !(step.has_asked && now.since(running.last) >= GAP)
         {
             running.before = (running.counted, running.last);
             running.counted += bytes;
@@ -129,15 +135,15 @@ impl Transfers {
             if now.since(running.start) >= PIECE {
                 // It goes on: the last look is whole.
                 running.before = (running.counted, now);
-                done.push(running.done(way));
-                *running = Running::new(0.0, now);
+                done.push(running.done(way, false));
+                *running = Running::new(running.bytes, now);
             }
             return;
         }
         if let Some(before) = self.running.insert(way, Running::new(bytes, now))
             && !before.is_told
         {
-            done.push(before.done(way));
+            done.push(before.done(way, true));
         }
     }
 }
@@ -155,42 +161,46 @@ impl Running {
         }
     }
 
-    fn done(&self, way: NetworkId) -> Done {
+    fn done(&self, way: NetworkId, is_over: bool) -> Done {
         let (bytes, until) = self.before;
         let seconds = until.since(self.start).as_secs_f64();
         let tells = self.looks >= FEWEST_LOOKS && seconds > 0.0 && bytes > 0.0;
         Done {
             way,
             bytes: self.bytes,
+            is_over,
             rate: tells.then(|| bytes / seconds),
         }
     }
 }
 
-/// Counters that start anew belong to another flow of the same name.
-fn step(before: &[Counted; 2], now: &[Counted; 2]) -> Step {
+/// What a flow did between two looks. Counters that start anew belong to another flow of the same
+/// name.
+fn step(flow: &Flow, before: &[Counted; 2]) -> Step {
     let since = |at: usize| {
-        let (before, now) = (before[at], now[at]);
-        match (
-            now.packets.checked_sub(before.packets),
-            now.bytes.checked_sub(before.bytes),
-        ) {
+        let (before, now) = (before[at], flow.counted[at]);
+        let packets = now.packets.checked_sub(before.packets);
+        match (packets, now.bytes.checked_sub(before.bytes)) {
             (Some(packets), Some(bytes)) => Counted { packets, bytes },
             _ => now,
         }
     };
     let (sent, received) = (since(0), since(1));
+    let is_new = *before == <[Counted; 2]>::default();
+    let acknowledgement = ACKNOWLEDGEMENT[usize::from(flow.to.is_ipv6())];
     Step {
         bytes: sent.bytes.max(received.bytes),
-        has_asked: sent.bytes > sent.packets * ACKNOWLEDGEMENT,
+        has_asked: is_new || sent.bytes > sent.packets * acknowledgement,
     }
 }
 
 /// Fewer bytes in a look are acknowledgements, or questions.
 const LEAST: u64 = 200;
-/// A packet of this many bytes for each packet carries nothing: IPv6 and TCP with timestamps and
-/// selective acknowledgements.
-const ACKNOWLEDGEMENT: u64 = 108;
+/// What a packet has that carries nothing: headers of IPv4 or IPv6 and TCP, timestamps, and one
+/// block of a selective acknowledgement.
+const ACKNOWLEDGEMENT: [u64; 2] = [64, 84];
+/// A question after so long without bytes, one look or more, begins another transfer.
+const GAP: Duration = Duration::from_millis(150);
 /// Without bytes for so long, a transfer is over, or stalls.
 const PAUSE: Duration = Duration::from_millis(500);
 /// A stall that lasts longer is taken for the end.

@@ -89,7 +89,7 @@ pub(super) fn run(
                 &world,
                 &options.program,
                 &directory,
-                job.scenario,
+                (job.scenario, ""),
             )?)
         }
         Via::Direct

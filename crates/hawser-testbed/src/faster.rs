@@ -1,0 +1,248 @@
+//! Through the hub or past it: what a rule with `via = "faster"` makes of random topologies, beside
+//! each way alone.
+//!
+//! A topology has one to three networks, a hub that lies off the way, and another way of its own
+//! from the networks to the server. A client downloads one file after the other over TCP, each over
+//! a new connection, through the hub, past it, and with the rule. What counts are the downloads that
+//! begin once the rule has had time to learn.
+
+use std::fmt::Write as _;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use hawser_linux::netns::Namespace;
+use hawser_netem::scenario::{Scenario, Via};
+use hawser_netem::{Capacity, LinkConfig, Random};
+use hawser_units::Rate;
+
+use crate::arm::Options;
+use crate::daemons::Daemons;
+use crate::world::far::Far;
+use crate::world::{SERVER, World};
+
+/// Networks, what lies behind them, and what is downloaded.
+#[derive(Clone, Debug)]
+pub struct Topology {
+    networks: Vec<Network>,
+    hub: Network,
+    server: Network,
+    size: u64,
+    seed: u64,
+}
+
+/// A link, the same in both directions.
+#[derive(Clone, Copy, Debug)]
+struct Network {
+    kbps: u64,
+    /// One way.
+    delay_ms: u64,
+}
+
+/// Who decides where downloads go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// All through the hub.
+    Hub,
+    /// All past it, over the networks in turn.
+    Past,
+    /// The rule.
+    Faster,
+}
+
+impl Way {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Hub, Self::Past, Self::Faster];
+
+    /// As `client.toml` calls it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Hub => "hub",
+            Self::Past => "direct",
+            Self::Faster => "faster",
+        }
+    }
+}
+
+impl Topology {
+    /// The topology of that number: rates, delays and sizes are evenly spread over their
+    /// logarithms.
+    #[must_use]
+    pub fn random(seed: u64, number: u32) -> Self {
+        let mut random = Random::new(seed.wrapping_mul(1_000_003) + u64::from(number), "topology");
+        let mut between =
+            |least: f64, most: f64| (least * (most / least).powf(random.uniform())).round() as u64;
+        let mut link = |rates: (f64, f64), delays: (f64, f64)| Network {
+            kbps: between(rates.0, rates.1),
+            delay_ms: between(delays.0, delays.1),
+        };
+        let hub = link((10_000.0, 200_000.0), (1.0, 40.0));
+        let server = link((10_000.0, 200_000.0), (1.0, 80.0));
+        let mut networks: Vec<_> = (0..3).map(|_| link((3_000.0, 50_000.0), (2.0, 60.0))).collect();
+        networks.truncate(between(1.0, 3.99).clamp(1, 3) as usize);
+        Self {
+            networks,
+            hub,
+            server,
+            size: between(10_000.0, 3_000_000.0),
+            seed,
+        }
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn described(&self) -> String {
+        let said = |link: &Network| format!("{:.1} Mbit/s {} ms", link.kbps as f64 / 1e3, link.delay_ms);
+        let networks: Vec<_> = self.networks.iter().map(said).collect();
+        format!(
+            "{}; hub {}, server {}; {} kB",
+            networks.join(", "),
+            said(&self.hub),
+            said(&self.server),
+            self.size / 1_000
+        )
+    }
+
+    fn scenario(&self) -> anyhow::Result<Scenario> {
+        let mut text = format!(
+            "name = \"faster\"\nvia = \"hub\"\nduration = \"1s\"\nseed = {}\n",
+            self.seed
+        );
+        for (number, link) in self.networks.iter().enumerate() {
+            let both = format!(
+                "{{ rate = \"{}kbit\", delay = \"{}ms\" }}",
+                link.kbps, link.delay_ms
+            );
+            let _ = writeln!(
+                text,
+                "[[network]]\nname = \"net{number}\"\ndown = {both}\nup = {both}"
+            );
+        }
+        text += "[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";
+        let none = &mut |_: &Path| Err(std::io::ErrorKind::NotFound.into());
+        Ok(Scenario::parse(&text, Path::new("faster.toml"), &[], none)?)
+    }
+
+    /// Downloads for `learn` and then for `measured`; the mean time of those that begin in the
+    /// latter, and how many there were.
+    ///
+    /// # Errors
+    /// When the world cannot be built, the daemons do not come up, or a download breaks.
+    pub fn run(
+        &self,
+        way: Way,
+        options: &Options,
+        (learn, measured): (Duration, Duration),
+    ) -> anyhow::Result<(Duration, u32)> {
+        let scenario = self.scenario()?;
+        let mut world = World::build(&scenario, &Via::Hub)?;
+        let far = Far {
+            hub: self.hub.link(),
+            server: self.server.link(),
+        };
+        world.lengthen(&far, self.seed)?;
+        let directory = options.run_dir.subdirectory(way.name())?;
+        let rules = format!(
+            "[direct]\nportal_check = \"off\"\n[[rule]]\nport = {PORT}\nvia = \"{}\"\n",
+            way.name()
+        );
+        let _daemons = Daemons::start(&world, &options.program, &directory, (&scenario, &rules))?;
+        serve(&world.server)?;
+        let start = Instant::now();
+        let (mut sum, mut count) = (Duration::ZERO, 0);
+        while start.elapsed() < learn + measured {
+            let is_measured = start.elapsed() >= learn;
+            let took = world
+                .applications
+                .run(|| download(self.size))
+                .with_context(|| format!("a download {} broke", way.name()))?;
+            if is_measured {
+                sum += took;
+                count += 1;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        Ok((sum / count.max(1), count))
+    }
+}
+
+impl Network {
+    fn link(self) -> LinkConfig {
+        LinkConfig {
+            capacity: Capacity::Rate(Rate::from_bps(self.kbps * 1_000)),
+            delay: Duration::from_millis(self.delay_ms),
+            ..LinkConfig::default()
+        }
+    }
+}
+
+fn download(size: u64) -> std::io::Result<Duration> {
+    let start = Instant::now();
+    let mut stream = TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), LONGEST)?;
+    stream.set_read_timeout(Some(LONGEST))?;
+    stream.write_all(&size.to_be_bytes())?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut left = size;
+    while left > 0 {
+        match stream.read(&mut buffer)? as u64 {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            read => left = left.saturating_sub(read),
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// Sends to each connection as many bytes as it asks for; ends with the process.
+fn serve(place: &Namespace) -> anyhow::Result<()> {
+    let listener = place
+        .run(|| TcpListener::bind(("0.0.0.0", PORT)))
+        .context("cannot listen at the server")?;
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            std::thread::spawn(move || send(stream));
+        }
+    });
+    Ok(())
+}
+
+fn send(mut stream: TcpStream) -> std::io::Result<()> {
+    let mut asked = [0; 8];
+    stream.read_exact(&mut asked)?;
+    let zeros = vec![0; 1 << 16];
+    let mut left = u64::from_be_bytes(asked);
+    while left > 0 {
+        let length = left.min(zeros.len() as u64) as usize;
+        stream.write_all(&zeros[..length])?;
+        left -= length as u64;
+    }
+    Ok(())
+}
+
+const PORT: u16 = 9_000;
+/// Between downloads.
+const PAUSE: Duration = Duration::from_millis(300);
+/// No download takes longer.
+const LONGEST: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn topologies_follow_from_their_number_and_are_legal() {
+        for number in 0..200 {
+            let topology = Topology::random(7, number);
+            assert_eq!(topology.described(), Topology::random(7, number).described());
+            let scenario = topology.scenario().unwrap();
+            assert!((1..=3).contains(&scenario.networks.len()));
+            assert!((10_000..=3_000_000).contains(&topology.size));
+        }
+        assert_ne!(
+            Topology::random(7, 0).described(),
+            Topology::random(8, 0).described()
+        );
+    }
+}
