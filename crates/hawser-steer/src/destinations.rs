@@ -524,10 +524,11 @@ fn smoothed(before: Option<f64>, new: f64) -> f64 {
     before.map_or(new, |before| before + (new - before) * NEWEST)
 }
 
-/// Destinations at once: with their flows some 4 MB.
+/// Destinations at once.
 pub const MOST: usize = 1024;
-/// Flows of a destination that are looked at.
-pub const MOST_FLOWS: usize = 64;
+/// Flows of a destination that are looked at, with those that have ended of late: the kernel keeps
+/// them for two minutes.
+pub const MOST_FLOWS: usize = 4096;
 /// Ten segments (RFC 6928).
 const INITIAL_WINDOW: f64 = 14_600.0;
 /// The part of the newest of several measurements.

@@ -177,6 +177,17 @@ fn one_transfer_after_the_other_is_no_long_one() {
 }
 
 #[test]
+fn flows_that_have_ended_do_not_hide_others() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]);
+    for _ in 0..500 {
+        world.open(server(), 4e4);
+        world.run(Duration::from_millis(300));
+    }
+    let size = world.machine.all[&server().ip()].size.unwrap();
+    assert!((3e4..8e4).contains(&size), "{size}");
+}
+
+#[test]
 fn nearly_the_same_is_no_reason_to_change() {
     let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 49, 20.0)]);
     assert_eq!(world.transfers(4, 3e4), HUB);

@@ -38,6 +38,8 @@ pub(super) struct Transfers {
 #[derive(Debug)]
 struct Seen {
     since: Instant,
+    /// When it was there last.
+    there: Instant,
     counted: [Counted; 2],
 }
 
@@ -80,18 +82,17 @@ impl Transfers {
     pub(super) fn look(&mut self, flows: &[Flow], now: Instant) -> Looked {
         let mut looked = Looked::default();
         let mut steps: BTreeMap<NetworkId, Step> = BTreeMap::new();
-        self.flows
-            .retain(|key, _| flows.iter().any(|flow| flow.key == *key));
         for flow in flows {
             let seen = self.flows.entry(flow.key).or_insert_with(|| {
                 looked.began = Some(flow.to.port());
                 Seen {
                     since: now,
+                    there: now,
                     counted: Default::default(),
                 }
             });
             let step = step(flow, &seen.counted);
-            seen.counted = flow.counted;
+            (seen.counted, seen.there) = (flow.counted, now);
             let of_way = steps.entry(flow.way).or_default();
             of_way.bytes += step.bytes;
             of_way.has_asked |= step.has_asked;
@@ -99,6 +100,7 @@ impl Transfers {
                 looked.unanswered.push(flow.way);
             }
         }
+        self.flows.retain(|_, seen| seen.there == now);
         for (way, step) in &steps {
             if step.bytes >= LEAST {
                 self.carry(*way, *step, now, &mut looked.done);
