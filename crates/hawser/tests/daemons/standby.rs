@@ -23,6 +23,8 @@ use crate::world::{Daemon, World, good, run};
 const ADDRESS: &str = "198.51.100.1";
 const ENDPOINT: &str = "198.51.100.1:4430";
 const SERVER: &str = "203.0.113.2:9000";
+/// Another hub of the fleet, on the server's machine.
+const OTHER: &str = "203.0.113.2:4431";
 /// The two machines of the hub. The router between clients, hub and server is the namespace `h`.
 const MACHINES: [&str; 2] = ["a", "b"];
 
@@ -31,11 +33,11 @@ struct Site {
     /// Hub, conntrackd and keepalived of a machine.
     daemons: [Vec<Daemon>; 2],
     clients: Vec<Daemon>,
-    _database: Postgres,
+    database: Postgres,
 }
 
 impl Site {
-    fn new(name: &str, clients: u8) -> Option<Self> {
+    fn new(name: &str, clients: u8, advert: &str) -> Option<Self> {
         for program in ["keepalived", "conntrackd", "nft"] {
             if !require_program(&[program]) {
                 return None;
@@ -74,9 +76,9 @@ impl Site {
             world,
             daemons: [Vec::new(), Vec::new()],
             clients: Vec::new(),
-            _database: database,
+            database,
         };
-        site.configure();
+        site.configure(advert);
         for machine in 0..2 {
             site.plug_in(machine);
             site.begin(machine);
@@ -89,9 +91,9 @@ impl Site {
     }
 
     /// What `hawser-standby setup` writes, in a directory of each machine's own.
-    fn configure(&self) {
+    fn configure(&self, advert: &str) {
         let world = &self.world;
-        let url = self._database.url();
+        let url = self.database.url();
         good(world.hawser("a", &["hub", "init", "--endpoint", ENDPOINT, "--store", &url]));
         let file = world.place("a").join("hub.toml");
         let text = std::fs::read_to_string(&file).unwrap();
@@ -128,6 +130,7 @@ impl Site {
             let check = format!("{hawser} status --json --run-dir {run_dir}");
             let text = text
                 .replace("enable_script_security", "")
+                .replace("advert_int 0.1", advert)
                 .replace(&format!("{} check", script().display()), &check);
             std::fs::write(file, text).unwrap();
         }
@@ -464,11 +467,50 @@ fn setup_says_what_is_missing() {
     );
 }
 
+/// Clients go to the other hub before the standby has the address, and what has begun goes on
+/// through the standby all the same.
+#[test]
+fn connections_outlive_it_in_a_fleet() {
+    // So late that they have all gone.
+    let Some(mut site) = Site::new("standbyfleet", 2, "advert_int 1") else {
+        return;
+    };
+    let (world, url) = (&site.world, site.database.url());
+    good(world.hawser("s", &["hub", "init", "--endpoint", OTHER, "--store", &url]));
+    let mut loopback = world.inside("s", "ip");
+    loopback.args(["link", "set", "lo", "up"]);
+    good(loopback);
+    let _other = world.start("s", &["hub", "run"]);
+    let hubs = |site: &Site, number| {
+        let hubs = site.world.status(&client(number))["hubs"].clone();
+        hubs.as_array().cloned().unwrap_or_default()
+    };
+    let used = |site: &Site, number| {
+        let hubs = hubs(site, number);
+        let used = hubs.iter().find(|hub| hub["in_use"] == true).cloned();
+        used.map_or(Value::Null, |hub| hub["endpoints"][0].clone())
+    };
+    for number in 0..2 {
+        site.wait_for("told of the other hub", || hubs(&site, number).len() == 2);
+        assert_eq!(used(&site, number), ENDPOINT);
+    }
+    let downloads = Downloads::start(&site.world, 2);
+    downloads.go_on("at first");
+    site.kill(0);
+    downloads.go_on("the machine is killed");
+    assert!(site.has_address(1));
+    for number in 0..2 {
+        assert_eq!(used(&site, number), OTHER);
+    }
+    downloads.go_on("later");
+    downloads.finish();
+}
+
 #[test]
 fn connections_outlive_the_machine_of_their_hub() {
     let clients = std::env::var("HAWSER_TEST_CLIENTS").ok();
     let clients = clients.map_or(5, |count| count.parse().unwrap());
-    let Some(mut site) = Site::new("standby", clients) else {
+    let Some(mut site) = Site::new("standby", clients, "advert_int 0.1") else {
         return;
     };
     let downloads = Downloads::start(&site.world, clients);
