@@ -6,9 +6,11 @@
 //! carried by UDP over the machine's own networks: neighbours' ways out and TLS on TCP belong to
 //! the hub in use.
 //!
-//! It ends when its hub ends it, when nothing has gone on there for [`QUIET`] (at once where the
-//! hub will be taken down), and when no path has worked for [`GIVEN_UP`]. What is left then of
-//! connections goes to the hub in use, whose network refuses it, so that applications hear of it.
+//! Its hub may lose the session, by a crash or with its machine; the client begins another one
+//! there, in which the connections go on. It ends when its hub ends it, when nothing has gone on
+//! there for [`QUIET`] (at once where the hub will be taken down), and when no path has worked for
+//! [`GIVEN_UP`]. What is left then of connections goes to the hub in use, whose network refuses it,
+//! so that applications hear of it.
 
 use std::time::Duration;
 
@@ -19,6 +21,7 @@ use hawser_dataplane::{Change, Command, Event, SessionId};
 use hawser_linux::netlink;
 use hawser_proto::session::{Before, Left};
 use hawser_units::NetworkId;
+use hawser_wire::control::Message;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -151,6 +154,7 @@ impl Client {
         let before = std::mem::replace(&mut self.driver, fresh);
         let left = self.hubs.go_over(key);
         self.earlier = Some(Earlier::new(left, before));
+        self.seek_lost_earlier();
         for network in self.used() {
             let name = network.name.clone();
             if let Err(error) = self.add_network(network) {
@@ -169,9 +173,18 @@ impl Client {
         std::mem::swap(&mut self.driver, &mut earlier.driver);
         let left = self.hubs.go_over(earlier.key);
         self.earlier = Some(Earlier::new(left, earlier.driver));
+        self.seek_lost_earlier();
         let now = self.now();
         self.hubs.handle_reached(now);
         self.begin_flows_here();
+    }
+
+    /// The hub before was being sought, and still is: another machine may take its place.
+    fn seek_lost_earlier(&mut self) {
+        let earlier = self.earlier.as_ref();
+        if earlier.is_some_and(|earlier| earlier.driver.line.is_none()) {
+            self.seek_earlier(None);
+        }
     }
 
     /// Flows begin at the hub in use from now on.
@@ -278,12 +291,22 @@ impl Client {
 
     fn on_earlier_reached(&mut self, network: NetworkId, established: Established) {
         let Some(earlier) = &mut self.earlier else { return };
+        let before = earlier.driver.machine.session();
         let Some(connected) = earlier.driver.handle_established(network, established) else {
             return;
         };
+        let addresses = connected.welcome.inner_addresses();
+        let addresses: Vec<_> = addresses.map(|(address, _)| address).collect();
+        if addresses != self.tunnel.addresses() {
+            return self.end_earlier("inner addresses change");
+        }
         self.carry_out_earlier();
-        if let Some(earlier) = &mut self.earlier {
-            earlier.driver.install(connected);
+        let Some(earlier) = &mut self.earlier else { return };
+        earlier.driver.install(connected);
+        if earlier.driver.machine.session() != before {
+            for (class, scheduler) in self.config.schedulers.chosen() {
+                earlier.driver.tell(Message::SetScheduler { class, scheduler });
+            }
         }
     }
 
@@ -365,8 +388,22 @@ impl Client {
                 Want::Silent => self.lose_earlier_line("no answer from the hub before"),
                 Want::Rekey if earlier.driver.may_rekey() => self.seek_earlier(None),
                 Want::Leave => earlier.is_leaving = true,
-                // Its connections are of the session that it has lost, or had to end.
-                Want::Begun(_) | Want::Renew => self.end_earlier("its session is over"),
+                // It has lost its session, by a crash or to the other machine of that hub. Its
+                // network knows the connections, and the inner addresses are the same.
+                Want::Begun(session) => {
+                    let driver = &earlier.driver;
+                    driver.order(Change::GoOnWith { session });
+                    for (class, scheduler) in config.schedulers.chosen() {
+                        driver.order(Change::SetScheduler {
+                            session,
+                            class,
+                            scheduler,
+                        });
+                    }
+                    let rules = config.layer_rules();
+                    driver.order(Change::SetLayerRules { session, rules });
+                }
+                Want::Renew => self.end_earlier("its session is over"),
                 Want::Closed(reason) => self.end_earlier(&reason.to_string()),
                 Want::Rekey | Want::OtherHubs | Want::Receipt(_) => {}
             }

@@ -9,7 +9,8 @@ use serde::Deserialize;
 use crate::invitation::HubAddress;
 use crate::{
     DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig, LogFilter,
-    Mtu, Nat, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor, ports,
+    Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor,
+    ports,
 };
 
 /// What `hub.toml` says.
@@ -35,6 +36,10 @@ pub struct HubConfig {
     /// `true`, `false`.
     #[serde(default)]
     pub nat: Nat,
+    /// Under which addresses clients appear then, one of each family at most; under the first of
+    /// the interface that a packet leaves by unless set. One that moves to a standby is named here.
+    #[serde(default)]
+    pub nat_addresses: NatAddresses,
     /// Resolvers that clients may use through the tunnel.
     #[serde(default)]
     pub dns: Vec<IpAddr>,

@@ -64,8 +64,8 @@ pub use store::{StoreConfig, StoreUrl};
 pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
-    Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, Net4, Net6, Pattern,
-    QuotaAction, SchedulerName, Share, Size, Span, Speed,
+    Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,
+    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed,
 };
 
 #[cfg(test)]

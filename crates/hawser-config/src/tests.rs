@@ -431,11 +431,24 @@ fn a_hub_file_needs_endpoint_and_pool() {
             "nat = 1",
             "hub.toml:3: invalid type: integer `1`, expected \"auto\", true or false",
         ),
+        (
+            "nat_addresses = [\"198.51.100.1\", \"198.51.100.2\"]",
+            "hub.toml:3: expected one address of each family at most",
+        ),
+        (
+            "nat_addresses = [\"::\"]",
+            "hub.toml:3: expected one address of each family at most",
+        ),
     ] {
         let error = hub(&format!("{HUB}{line}")).unwrap_err();
         assert!(error.starts_with(expected), "{line:?}: {error}");
     }
     assert_eq!(hub(&format!("{HUB}nat = false")).unwrap().nat, Nat::Off);
+    let named = hub(&format!(
+        "{HUB}nat_addresses = [\"2001:db8::1\", \"198.51.100.1\"]"
+    ))
+    .unwrap();
+    assert_eq!(named.nat_addresses.0.len(), 2);
 }
 
 #[test]

@@ -479,3 +479,21 @@ impl<'de> Deserialize<'de> for Nat {
         deserializer.deserialize_any(Value)
     }
 }
+
+/// Under which addresses clients appear: one of each family at most.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NatAddresses(pub Vec<IpAddr>);
+
+impl<'de> Deserialize<'de> for NatAddresses {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let addresses = Vec::<IpAddr>::deserialize(deserializer)?;
+        let is_one = |is_it: fn(&IpAddr) -> bool| addresses.iter().filter(|a| is_it(a)).count() <= 1;
+        let no_host = |a: &IpAddr| a.is_unspecified() || a.is_loopback() || a.is_multicast();
+        if is_one(IpAddr::is_ipv4) && is_one(IpAddr::is_ipv6) && !addresses.iter().any(no_host) {
+            return Ok(Self(addresses));
+        }
+        Err(de::Error::custom(
+            "expected one address of each family at most, such as [\"198.51.100.1\", \"2001:db8::1\"]",
+        ))
+    }
+}

@@ -131,6 +131,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
             Change::BeginWith { .. }
+            | Change::GoOnWith { .. }
             | Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }

@@ -224,6 +224,7 @@ impl Sender {
             Change::AddSession { session, role, inner } => self.sessions.add(*session, *role, inner, at),
             Change::RemoveSession { session } => self.sessions.remove(*session),
             Change::BeginWith { session } => self.sessions.begin_with(*session),
+            Change::GoOnWith { session } => self.sessions.go_on_with(*session),
             Change::RestoreSession {
                 session,
                 inner,

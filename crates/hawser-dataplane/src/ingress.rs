@@ -492,6 +492,7 @@ impl Receiving {
             Change::SetLimit { session, limit } => self.set_limit(*session, *limit),
             // These concern sending only.
             Change::BeginWith { .. }
+            | Change::GoOnWith { .. }
             | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }

@@ -125,6 +125,12 @@ pub enum Change {
         /// Which.
         session: SessionId,
     },
+    /// Lets what went through the session before, which is gone, go on in another one with the same
+    /// hub, on a client that has two.
+    GoOnWith {
+        /// Which.
+        session: SessionId,
+    },
     /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
     InstallKeys {
         /// Of which session.

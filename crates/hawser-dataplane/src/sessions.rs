@@ -174,6 +174,13 @@ impl Sessions {
         }
     }
 
+    /// Flows of the session before, which is gone, go on in that one.
+    pub(super) fn go_on_with(&mut self, name: SessionId) {
+        if self.all.contains_key(&name) {
+            self.choice.go_on_with(name);
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
         self.all.values()
     }

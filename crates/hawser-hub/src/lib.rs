@@ -508,6 +508,7 @@ impl Hub {
             ("interface", old.interface != new.interface),
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
+            ("nat_addresses", old.nat_addresses != new.nat_addresses),
             ("metrics", old.metrics != new.metrics),
             ("history", old.history != new.history),
             ("store", old.store != new.store),
@@ -644,7 +645,7 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
     );
     if nat4 || nat6 {
         let v4 = nat4.then_some((config.pool.0, config.pool.1));
-        let body = masquerade(interface, v4, net6.filter(|_| nat6));
+        let body = masquerade(interface, v4, net6.filter(|_| nat6), &config.nat_addresses.0);
         system
             .nft_table("hawser_hub", &body)
             .context("cannot set up NAT (or set nat = false in hub.toml)")?;

@@ -528,17 +528,30 @@ pub fn drop_nft_table(table: &str) {
     }
 }
 
-/// The table with which a hub lends its address to its clients.
+/// The table with which a hub lends its address to its clients: the one of `addresses` that is of
+/// the client's family, and otherwise the first of the interface that a packet leaves by.
 #[must_use]
-pub fn masquerade(interface: &str, v4: Option<(Ipv4Addr, u8)>, v6: Option<(Ipv6Addr, u8)>) -> String {
-    let rule =
-        |family: &str, net: String| format!("  {family} saddr {net} oifname != \"{interface}\" masquerade\n");
-    let v4 = v4
-        .map(|(net, prefix)| rule("ip", format!("{net}/{prefix}")))
-        .unwrap_or_default();
-    let v6 = v6
-        .map(|(net, prefix)| rule("ip6", format!("{net}/{prefix}")))
-        .unwrap_or_default();
+pub fn masquerade(
+    interface: &str,
+    v4: Option<(Ipv4Addr, u8)>,
+    v6: Option<(Ipv6Addr, u8)>,
+    addresses: &[IpAddr],
+) -> String {
+    let rule = |family: &str, net: String, address: Option<&IpAddr>| {
+        let how = address.map_or("masquerade".to_owned(), |address| {
+            format!("snat {family} to {address}")
+        });
+        format!("  {family} saddr {net} oifname != \"{interface}\" {how}\n")
+    };
+    let v4 = v4.map(|(net, prefix)| {
+        let address = addresses.iter().find(|address| address.is_ipv4());
+        rule("ip", format!("{net}/{prefix}"), address)
+    });
+    let v6 = v6.map(|(net, prefix)| {
+        let address = addresses.iter().find(|address| address.is_ipv6());
+        rule("ip6", format!("{net}/{prefix}"), address)
+    });
+    let (v4, v6) = (v4.unwrap_or_default(), v6.unwrap_or_default());
     format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{v4}{v6}}}")
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Choice {
     newest: Option<SessionId>,
     /// The other one, where there is one.
     earlier: Option<SessionId>,
+    /// It was the other one, and is gone; its connections go on where another takes its place.
+    lost: Option<SessionId>,
     /// Connections older than the first change go through this.
     oldest: Option<SessionId>,
     /// Where connections that have begun since then go.
@@ -46,21 +48,39 @@ impl Choice {
     pub(super) fn begin_with(&mut self, name: SessionId) {
         let before = self.newest.replace(name).filter(|before| *before != name);
         let Some(before) = before else { return };
+        if self.lost.take().is_some() {
+            self.forget();
+        }
         self.earlier = Some(before);
         self.oldest.get_or_insert(before);
+    }
+
+    /// The hub of the session that is gone has begun another: what went there goes on in it.
+    pub(super) fn go_on_with(&mut self, name: SessionId) {
+        let Some(lost) = self.lost.take() else { return };
+        self.earlier = Some(name);
+        let places = self.begun.values_mut().chain(&mut self.oldest);
+        places
+            .filter(|place| **place == lost)
+            .for_each(|place| *place = name);
     }
 
     /// A session is gone: what went there goes through the one that is left, if there is one.
     pub(super) fn remove(&mut self, name: SessionId, left: Option<SessionId>) {
         if self.newest == Some(name) {
-            self.newest = left;
-            self.earlier = None;
+            (self.newest, self.earlier, self.lost) = (left, None, None);
         }
-        self.earlier.take_if(|earlier| *earlier == name);
-        if self.earlier.is_none() {
-            self.oldest = None;
-            self.begun = HashMap::new();
+        if self.earlier == Some(name) {
+            (self.earlier, self.lost) = (None, Some(name));
         }
+        if self.earlier.is_none() && self.lost.is_none() {
+            self.forget();
+        }
+    }
+
+    fn forget(&mut self) {
+        self.oldest = None;
+        self.begun = HashMap::new();
     }
 
     /// Where a packet goes; `None` where there is no session.

@@ -9,6 +9,12 @@ use super::Violation;
 /// How long an answer may take at most: a connection of which nothing is heard for so long is ended
 /// below it as well.
 const LONGEST_ANSWER: Duration = Duration::from_secs(12);
+/// In doubt, the hub is asked so often within the time that its answer may take. QUIC asks less and
+/// less often: a hub that was away for half a second would hear the client half a second after it
+/// is back, and a standby that knows nothing of the connection says so only when it hears of it. Of
+/// 100 clients of `standby.rs` (daemons' tests), half took 1.2 s and one 2.0 s without it, with it
+/// 0.4 to 0.6 s and 1.4 s.
+const ASKED_IN_DOUBT: u32 = 10;
 
 /// The times that a client's session keeps.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +95,8 @@ pub enum Timer {
     Ping,
     /// The hub should have answered.
     Answer,
+    /// Time to ask once more, in doubt.
+    Again,
     /// Time for fresh keys.
     Rekey,
 }
@@ -104,9 +112,17 @@ struct Path {
 #[derive(Clone, Copy, Debug)]
 struct Control {
     ping_at: Instant,
-    /// The ping that waits for its answer, and until when.
-    awaiting: Option<(u32, Instant)>,
+    awaiting: Option<Awaited>,
     rekey_at: Option<Instant>,
+}
+
+/// The ping that waits for its answer.
+#[derive(Clone, Copy, Debug)]
+struct Awaited {
+    number: u32,
+    until: Instant,
+    /// When it is sent once more, and how often: in doubt only.
+    again: Option<(Instant, Duration)>,
 }
 
 /// The client's half of a session.
@@ -324,11 +340,15 @@ impl ClientSession {
 
     /// The data plane doubts the path that the control connection uses: asks the hub at once.
     pub fn handle_doubt(&mut self, now: Instant) {
-        if let Some(control) = &mut self.control
-            && control.awaiting.is_none()
-        {
+        let every = self.patience() / 2 / ASKED_IN_DOUBT;
+        match self.control.map(|control| control.awaiting) {
+            Some(Some(awaited)) if awaited.again.is_none() => self.ask_again(now, every),
             // Half the usual patience: there is a reason to doubt.
-            self.ping(now, self.patience() / 2);
+            Some(None) => {
+                self.ping(now, self.patience() / 2);
+                self.set_again(now + every, every);
+            }
+            Some(Some(_)) | None => {}
         }
     }
 
@@ -350,7 +370,7 @@ impl ClientSession {
             }
             Message::Pong(number) => {
                 if let Some(control) = &mut self.control
-                    && control.awaiting.is_some_and(|(awaited, _)| awaited == number)
+                    && control.awaiting.is_some_and(|awaited| awaited.number == number)
                 {
                     control.awaiting = None;
                     self.silences = 0;
@@ -430,7 +450,12 @@ impl ClientSession {
     pub fn poll_timeout(&self) -> Option<(Instant, Timer)> {
         let control = self.control.as_ref()?;
         let first = match control.awaiting {
-            Some((_, deadline)) => (deadline, Timer::Answer),
+            Some(Awaited {
+                until,
+                again: Some((at, _)),
+                ..
+            }) if at < until => (at, Timer::Again),
+            Some(awaited) => (awaited.until, Timer::Answer),
             None => (control.ping_at, Timer::Ping),
         };
         match control.rekey_at {
@@ -454,6 +479,12 @@ impl ClientSession {
                 self.handle_control_down();
                 self.actions.push_back(ClientAction::Reconnect);
             }
+            Timer::Again => {
+                let every = self.control.and_then(|control| control.awaiting?.again);
+                if let Some((_, every)) = every {
+                    self.ask_again(now, every);
+                }
+            }
             Timer::Rekey => {
                 if let Some(control) = &mut self.control {
                     control.rekey_at = None;
@@ -472,9 +503,31 @@ impl ClientSession {
         let Some(control) = &mut self.control else { return };
         let number = self.next_ping;
         self.next_ping = number.wrapping_add(1);
-        control.awaiting = Some((number, now + timeout));
+        control.awaiting = Some(Awaited {
+            number,
+            until: now + timeout,
+            again: None,
+        });
         control.ping_at = now + self.config.ping_every;
         self.transmits.push_back(Message::Ping(number));
+    }
+
+    /// Sends the ping that waits for its answer once more, and then again.
+    fn ask_again(&mut self, now: Instant, every: Duration) {
+        if let Some(awaited) = self.control.and_then(|control| control.awaiting) {
+            self.transmits.push_back(Message::Ping(awaited.number));
+            self.set_again(now + every, every);
+        }
+    }
+
+    fn set_again(&mut self, at: Instant, every: Duration) {
+        if let Some(awaited) = self
+            .control
+            .as_mut()
+            .and_then(|control| control.awaiting.as_mut())
+        {
+            awaited.again = Some((at, every));
+        }
     }
 
     fn announce(&mut self, network: NetworkId, local_index: u32) {

@@ -159,7 +159,29 @@ fn doubt_asks_at_once_and_waits_less() {
     client.handle_doubt(at(100));
     client.handle_doubt(at(200));
     assert_eq!(sent(&mut client), [Message::Ping(0)]);
+    assert_eq!(client.poll_timeout(), Some((at(200), Timer::Again)));
+    for asked in 2..=10 {
+        client.handle_timeout(at(asked * 100));
+        assert_eq!(sent(&mut client), [Message::Ping(0)], "{asked}");
+    }
     assert_eq!(client.poll_timeout(), Some((at(1_100), Timer::Answer)));
+    client.handle_timeout(at(1_100));
+    assert_eq!(done(&mut client), [ClientAction::Reconnect]);
+}
+
+#[test]
+fn doubt_about_a_ping_under_way_repeats_it_until_an_answer() {
+    let mut client = with_path();
+    client.handle_timeout(at(5_000));
+    client.handle_doubt(at(5_050));
+    assert_eq!(sent(&mut client), [Message::Ping(0), Message::Ping(0)]);
+    assert_eq!(client.poll_timeout(), Some((at(5_150), Timer::Again)));
+    client.handle_message(&Message::Pong(0)).unwrap();
+    assert_eq!(client.poll_timeout(), Some((at(10_000), Timer::Ping)));
+    // Its repetitions are answered as well.
+    client.handle_message(&Message::Pong(0)).unwrap();
+    client.handle_timeout(at(6_000));
+    assert_eq!(sent(&mut client), []);
 }
 
 #[test]

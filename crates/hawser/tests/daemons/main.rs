@@ -20,6 +20,7 @@ mod neighbours;
 mod outside;
 mod portal;
 mod revocation;
+mod standby;
 mod transfer;
 mod world;
 

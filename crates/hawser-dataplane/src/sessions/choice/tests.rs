@@ -112,6 +112,34 @@ fn all_goes_through_the_first_until_it_is_said_otherwise() {
 }
 
 #[test]
+fn connections_go_on_in_another_session_with_their_hub() {
+    const NEXT: SessionId = SessionId(9);
+    let mut sessions = sessions(&[A, B]);
+    sessions.begin_with(B);
+    tcp(&mut sessions, 2, SYN);
+    sessions.begin_with(A);
+    tcp(&mut sessions, 3, SYN);
+    sessions.begin_with(B);
+    assert_eq!(tcp(&mut sessions, 1, ACK), Some(A));
+    sessions.remove(A);
+    // Who it is for is not known yet.
+    assert_eq!(tcp(&mut sessions, 1, ACK), Some(B));
+    sessions.add(NEXT, Role::Client, &[], NOW);
+    sessions.go_on_with(NEXT);
+    for (port, name) in [(1, NEXT), (2, B), (3, NEXT)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(name), "{port}");
+    }
+    assert_eq!(tcp(&mut sessions, 4, SYN), Some(B));
+    // One that is gone for good leaves nothing to the next one.
+    sessions.remove(NEXT);
+    sessions.add(A, Role::Client, &[], NOW);
+    sessions.begin_with(A);
+    sessions.go_on_with(B);
+    assert_eq!(tcp(&mut sessions, 3, ACK), Some(B));
+    assert_eq!(tcp(&mut sessions, 5, SYN), Some(A));
+}
+
+#[test]
 fn connections_stay_where_they_began_through_changes_to_and_fro() {
     let mut sessions = sessions(&[A, B]);
     tcp(&mut sessions, 1, SYN);
