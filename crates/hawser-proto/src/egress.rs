@@ -667,9 +667,10 @@ impl<B: Copy> Egress<B> {
         let sending = Sending::on(lanes.iter().map(|lane| &self.lanes[*lane].path), true);
         let mut transmit = self.emit(turn, *first, 1, sending, now);
         let mut copy = transmit.body;
-        let Body::Packets { run, last, .. } = &mut transmit.body else {
+        let Body::Packets { run, class, last, .. } = &mut transmit.body else {
             return Some(transmit);
         };
+        let is_realtime = *class == Class::Realtime;
         let release = core::mem::take(last);
         if let Body::Packets { covered, last, .. } = &mut copy {
             (*covered, *last) = (false, false);
@@ -680,6 +681,9 @@ impl<B: Copy> Egress<B> {
             let packet_number = path.on_sent(bytes, true, now);
             let id = path.id;
             self.charge(bytes, now);
+            if is_realtime {
+                self.realtime.add(bytes, now);
+            }
             self.copies.push_back(Transmit {
                 path: id,
                 packet_number,

@@ -1,6 +1,6 @@
 //! Which packet goes where: what a scheduler is shown, and what becomes of its answer.
 
-use hawser_units::{Bytes, Duration, InnerBytes, Instant, Rate, UdpBytes};
+use hawser_units::{Bytes, Duration, InnerBytes, Instant, PredictedRate, Rate, UdpBytes};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::preferring::in_use;
@@ -223,6 +223,7 @@ impl<B: Copy> Egress<B> {
                 }
                 _ => half,
             };
+            let link = path.model().link().filter(|_| sparse).map(PredictedRate::steady);
             let credit = path.credit(udp, now);
             let window = UdpBytes(credit).inner(UdpBytes(udp), FRAMING as u64);
             self.views.push(PathView {
@@ -235,8 +236,8 @@ impl<B: Copy> Egress<B> {
                 ready_at: self
                     .air_free_at(at, now)
                     .max(if sparse { now } else { path.ready_at(udp, now) }),
-                soon: path.model().soon(),
-                later: path.model().later(),
+                soon: link.unwrap_or(path.model().soon()),
+                later: link.unwrap_or(path.model().later()),
                 packets_in_flight: path.packets_in_flight(),
                 delay: delay + path.queueing(now),
                 round_trip: path.model().round_trip(),

@@ -1,6 +1,6 @@
 //! Which packets are covered by parity packets, and where these go.
 
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::{Class, FRAMING};
 
 use super::{Body, Egress, RETRANSMISSION_RETRY, Transmit};
@@ -72,6 +72,17 @@ impl<B: Copy> Egress<B> {
         carried == Rate::ZERO || self.realtime.rate(now) < carried.scale(ROOM)
     }
 
+    /// Whether a parity packet of so many bytes that is of no use when it is sent after `until`
+    /// passes a link by [`SPAN`] later: on a slow one its own time counts, and the queue before it,
+    /// in which it would hold up what it is to bring back.
+    fn comes_in_time(&self, lane: usize, bytes: u64, until: Instant, now: Instant) -> bool {
+        let path = &self.lanes[lane].path;
+        path.model().link().is_none_or(|link| {
+            let passed = now + path.queueing(now) + link.time_for(Bytes(bytes));
+            passed <= until + SPAN
+        })
+    }
+
     /// The symbol of the parity packet that was handed out last.
     #[must_use]
     pub fn symbol(&self) -> &[u8] {
@@ -87,6 +98,7 @@ impl<B: Copy> Egress<B> {
         }
         let outgoing = self.fec.peek(now)?;
         let (len, covered_on) = (outgoing.len(), outgoing.covered_on);
+        let until = outgoing.until;
         self.build_views(len as u32, true, now);
         let arrivals = || self.views.iter().map(|view| view.arrival(now));
         let earliest = arrivals().min().filter(|_| self.has_room_for_parity(now));
@@ -98,7 +110,8 @@ impl<B: Copy> Egress<B> {
         };
         let usable = (0..self.views.len()).filter(|at| {
             let view = &self.views[*at];
-            view.is_ready(now) && view.arrival(now) <= earliest + SPAN
+            let is_in_time = self.comes_in_time(self.view_lanes[*at], (len + FRAMING) as u64, until, now);
+            view.is_ready(now) && view.arrival(now) <= earliest + SPAN && is_in_time
         });
         let best = usable.min_by_key(|at| {
             let view = &self.views[*at];

@@ -13,7 +13,7 @@
 use hawser_units::{Duration, Instant};
 
 /// The least delay is that of this window and the one before.
-const WINDOW: Duration = Duration::from_secs(5);
+pub(super) const WINDOW: Duration = Duration::from_secs(5);
 /// How far jitter may move the mean of a batch, in microseconds.
 const PRECISION_US: u64 = 1_000;
 /// Deviation of a path that counts as irregular, in microseconds.
@@ -46,6 +46,8 @@ pub struct Measured {
     pub spread_us: u32,
     /// Packets that the means are of.
     pub packets: u32,
+    /// Their mean size, UDP payload bytes.
+    pub size: u32,
     /// They are small, and next to nothing else was in flight: they met no queue of the path's own.
     pub is_lone: bool,
 }
@@ -72,6 +74,59 @@ impl Batch {
     fn mean(&self) -> i32 {
         self.first
             .wrapping_add((self.sum / self.packets.cast_signed()) as i32)
+    }
+}
+
+/// The least of a window and the one before. Values wrap.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Least {
+    /// Of this window and of the one before; `None` before the first.
+    least: Option<(i32, i32)>,
+    since: Option<Instant>,
+}
+
+impl Least {
+    pub(super) fn add(&mut self, value: i32, now: Instant) {
+        let is_over = self.since.is_none_or(|since| now.since(since) > WINDOW);
+        if is_over || self.least.is_none() {
+            self.since = Some(now);
+        }
+        self.least = match self.least {
+            Some((newest, _)) if is_over => Some((value, newest)),
+            Some((newest, before)) if value.wrapping_sub(newest) < 0 => Some((value, before)),
+            Some(both) => Some(both),
+            None => Some((value, value)),
+        };
+    }
+
+    /// Lets it grow no older.
+    pub(super) fn keep(&mut self, now: Instant) {
+        self.since = self.since.map(|_| now);
+    }
+
+    pub(super) fn get(&self) -> Option<i32> {
+        let (newest, before) = self.least?;
+        Some(if newest.wrapping_sub(before) < 0 {
+            newest
+        } else {
+            before
+        })
+    }
+
+    /// Forgets what was before.
+    pub(super) fn set(&mut self, value: i32, now: Instant) {
+        self.forget();
+        self.add(value, now);
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.least = None;
+    }
+
+    fn map(&mut self, change: impl Fn(i32) -> i32) {
+        self.least = self
+            .least
+            .map(|(newest, before)| (change(newest), change(before)));
     }
 }
 
@@ -185,11 +240,10 @@ pub struct Delay {
     widest: u32,
     batch: Batch,
     batch_since: Instant,
-    /// The least of this window and the one before.
-    least: Option<(i32, i32)>,
+    /// The least of means.
+    least: Least,
     /// The jitter that the least reckons with, us; zero on a path on which little has been seen.
     reckoned: u64,
-    least_since: Instant,
     trend: f64,
     newest_at: Instant,
 }
@@ -209,9 +263,8 @@ impl Delay {
             widest: 0,
             batch: Batch::default(),
             batch_since: now,
-            least: None,
+            least: Least::default(),
             reckoned: 0,
-            least_since: now,
             trend: 0.0,
             newest_at: now,
         }
@@ -271,13 +324,13 @@ impl Delay {
         if single > IRREGULAR_US.max(2 * self.reckoned) {
             // What was taken for the least before was chance.
             self.reckoned = single;
-            self.least = None;
+            self.least.forget();
         }
         if is_enough || now.since(self.batch_since) >= LONGEST_BATCH {
-            self.on_mean(mean, now);
+            self.least.add(mean, now);
             self.batch = Batch::default();
-        } else if self.least.is_none() {
-            self.on_mean(mean, now);
+        } else if self.least.get().is_none() {
+            self.least.add(mean, now);
         }
     }
 
@@ -307,9 +360,7 @@ impl Delay {
             // The least so far was a lucky report. It is not forgotten: what swings now may be the
             // queue of others, who come or go.
             let more = (self.swing - self.widest).cast_signed();
-            self.least = self
-                .least
-                .map(|(newest, before)| (newest.wrapping_add(more), before.wrapping_add(more)));
+            self.least.map(|least| least.wrapping_add(more));
             self.widest = self.swing;
         }
     }
@@ -322,44 +373,20 @@ impl Delay {
         self.on_swing(amplitude);
         if deviates {
             // What was less was luck.
-            let at_least = |own: i32| if own.wrapping_sub(mean) < 0 { mean } else { own };
-            self.least = self
-                .least
-                .map(|(newest, before)| (at_least(newest), at_least(before)));
+            self.least
+                .map(|own| if own.wrapping_sub(mean) < 0 { mean } else { own });
         }
-    }
-
-    fn on_mean(&mut self, mean: i32, now: Instant) {
-        self.least = match self.least {
-            Some((newest, before)) => Some(if now.since(self.least_since) > WINDOW {
-                self.least_since = now;
-                (mean, newest)
-            } else if mean.wrapping_sub(newest) < 0 {
-                (mean, before)
-            } else {
-                (newest, before)
-            }),
-            None => {
-                self.least_since = now;
-                Some((mean, mean))
-            }
-        };
     }
 
     /// Lets the least delay grow no older.
     pub fn keep_least(&mut self, now: Instant) {
-        self.least_since = now;
+        self.least.keep(now);
     }
 
     /// The one-way delay without a queue, us; `None` before the first report.
     #[must_use]
     pub fn least_us(&self) -> Option<i32> {
-        let (newest, before) = self.least?;
-        Some(if newest.wrapping_sub(before) < 0 {
-            newest
-        } else {
-            before
-        })
+        self.least.get()
     }
 
     /// How much longer than the least a one-way delay is.
@@ -373,6 +400,12 @@ impl Delay {
     #[must_use]
     pub fn base_round_trip(&self) -> Option<Duration> {
         Some(micros(self.least_us()?.wrapping_add(self.reverse)))
+    }
+
+    /// How long a queue the newest report met.
+    #[must_use]
+    pub(super) fn last_queue(&self) -> Duration {
+        self.last.map_or(Duration::ZERO, |last| self.queue(last))
     }
 
     /// How much the means of successive reports differ.
@@ -436,6 +469,7 @@ mod tests {
             reverse_us: 20_000,
             spread_us,
             packets: 20,
+            size: 1_472,
             is_lone: false,
         }
     }

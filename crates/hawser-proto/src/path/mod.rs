@@ -23,6 +23,7 @@ pub mod control;
 pub mod delay;
 mod losses;
 pub mod model;
+mod own_time;
 pub mod pmtu;
 mod probing;
 mod times;
@@ -95,6 +96,8 @@ const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
+/// Packets in flight that a slow link's queue is reckoned from.
+const MOST_QUEUED: u64 = 64;
 /// So many losses in one report are not chance when nothing large came through.
 const DOUBTFUL: u64 = 8;
 
@@ -305,6 +308,9 @@ impl Path {
     /// until then.
     #[must_use]
     pub fn queueing(&self, now: Instant) -> Duration {
+        if let Some(link) = self.model.link() {
+            return self.queueing_on(link, now);
+        }
         let rate = self.model.soon().rate();
         if self.model.rate().rate() == Rate::ZERO {
             return Duration::ZERO;
@@ -314,6 +320,26 @@ impl Path {
         rate.time_for(Bytes(self.in_flight()))
             .max(stood)
             .saturating_sub(self.model.base_round_trip())
+    }
+
+    /// The same on a link that is slow enough for each packet to count: what the newest reported
+    /// packet met is known, and each that was sent since waits for those before it.
+    fn queueing_on(&self, link: Rate, now: Instant) -> Duration {
+        let from = self
+            .newest
+            .max(self.next_packet_number.saturating_sub(MOST_QUEUED));
+        let size = |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative;
+        let mut free_at = now;
+        if self.remembers(from) && self.remembers(from - 1) {
+            let known = self.sent(from);
+            free_at = known.at + self.model.delay().last_queue() + link.time_for(Bytes(size(from)));
+            for number in from + 1..self.next_packet_number {
+                free_at = free_at.max(self.sent(number).at) + link.time_for(Bytes(size(number)));
+            }
+        }
+        let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
+        let usual = self.model.base_round_trip() + link.time_for(Bytes(FULL_PACKET)) + BUSY_REPORT_DELAY;
+        free_at.since(now).max(stood.saturating_sub(usual))
     }
 
     /// The newest packet number reported; 0 before the first report.
@@ -511,6 +537,7 @@ impl Path {
             reverse_us: now.as_micros_wrapping().wrapping_sub(reported_us).cast_signed(),
             spread_us: report.spread_us,
             packets,
+            size: u32::try_from(bytes / u64::from(packets.max(1))).unwrap_or(u32::MAX),
             is_lone: bytes <= FEW_LONE && self.sent(report.highest).is_lone,
         };
         self.delivered_us = report.received_us;

@@ -72,7 +72,14 @@ impl Model {
     /// The window in a round trip counts as measured here: it has grown by what was reported.
     fn predicted(&self, growth: f64) -> PredictedRate {
         let growth = if self.is_growing() { growth } else { 1.0 };
-        PredictedRate::grown(MeasuredRate::new(self.expected_rate()), growth)
+        let expected = self.expected_rate();
+        let growth = match self.times.own_time().rate() {
+            Some(link) if expected != Rate::ZERO => {
+                growth.min((link.as_bps() as f64 / expected.as_bps() as f64).max(1.0))
+            }
+            _ => growth,
+        };
+        PredictedRate::grown(MeasuredRate::new(expected), growth)
     }
 
     /// Whether the path's capacity is still being found by sending ever more: it carried more in
@@ -98,6 +105,13 @@ impl Model {
     #[must_use]
     pub fn base_round_trip(&self) -> Duration {
         self.times.base_round_trip()
+    }
+
+    /// What the link is known to carry by what packets take because of their size, or what
+    /// [`Self::soon`] says where that is more; `None` where size makes no difference.
+    pub(crate) fn link(&self) -> Option<Rate> {
+        let link = self.times.own_time().rate()?;
+        Some(link.max(self.soon().rate()))
     }
 
     /// The path's delays.
@@ -138,14 +152,17 @@ impl Model {
 
     /// Takes in one report.
     pub fn on_sample(&mut self, sample: &Sample, now: Instant) {
-        let queue = self.times.queue(sample.delay.forward_us);
+        self.times.on_round_trip(sample.delay.round_trip());
+        let best = self.peak_rate();
+        let delay = self.times.without_size(&sample.delay, best, now);
+        let queue = self.times.queue(delay.forward_us);
         let is_busy = self.times.stands(queue, self.controller.peak_rate());
         let sample = &Sample {
             // A link with a queue is busy, however little there was for it.
             app_limited: sample.app_limited && !is_busy,
+            delay,
             ..*sample
         };
-        self.times.on_round_trip(sample.delay.round_trip());
         if self.controller.never_meets_an_empty_queue() {
             self.times.keep_least(now);
         }

@@ -2,6 +2,7 @@
 
 use hawser_units::{Bytes, Duration, Instant};
 
+use super::delay::WINDOW;
 use super::{
     ACQUAINT_FOR, BURST, BUSY_FOR, DEAD_EAGER_FOR, DEAD_INTERVAL_MAX, FULL_PACKET, KEEPALIVE_BUSY,
     KEEPALIVE_IDLE, PROBE_INTERVAL, Path, Probe, Probing, REPLIES_TO_ACTIVATE, REPLIES_TO_READMIT,
@@ -83,12 +84,23 @@ impl Path {
     fn tail_due(&self) -> Instant {
         let is_burst = self.packets_in_flight() >= BURST && self.eliciting_sent > self.tail_probed;
         if self.state == State::Active && is_burst {
-            let pacing = self.model.pacing();
-            let two = pacing.map_or(Duration::ZERO, |rate| rate.time_for(Bytes(2 * FULL_PACKET)));
+            let rate = self.model.link().or(self.model.pacing());
+            let two = rate.map_or(Duration::ZERO, |rate| rate.time_for(Bytes(2 * FULL_PACKET)));
             self.eliciting_at + TAIL_QUIET.max(two)
         } else {
             Instant::FAR_FUTURE
         }
+    }
+
+    /// When a small packet is to show again what packets take without their size: twice in each
+    /// window of the least delay, and when it meets no queue. On a slow link, which carries data
+    /// alone, nothing else shows it.
+    fn size_due(&self, session_used: Instant, now: Instant) -> Instant {
+        if self.model.link().is_none() || now.since(session_used) >= BUSY_FOR {
+            return Instant::FAR_FUTURE;
+        }
+        let due = self.last_probe.unwrap_or(self.since) + WINDOW / 2;
+        due.max(now + self.queueing(now))
     }
 
     fn probe_due(&self, session_used: Instant, now: Instant) -> Instant {
@@ -98,7 +110,8 @@ impl Path {
                     .last_heard
                     .unwrap_or(self.since)
                     .max(self.last_probe.unwrap_or(self.since));
-                (heard + self.keepalive(session_used, now)).min(self.tail_due())
+                let quiet = heard + self.keepalive(session_used, now);
+                quiet.min(self.tail_due()).min(self.size_due(session_used, now))
             }
             State::Dead if self.probing == Probing::OnHearing => Instant::FAR_FUTURE,
             State::Suspect | State::Validating | State::Dead => self.next_probe,

@@ -320,6 +320,38 @@ fn what_a_crawling_path_holds_is_late_once_and_counts_as_its_queue() {
     assert!(stood > at_first);
 }
 
+/// Eighty microseconds for each byte: packets of a slow link wait for each other, whatever is known
+/// of its rate.
+#[test]
+fn each_packet_on_a_slow_link_waits_for_those_before_it() {
+    let mut driven = Driven::in_state(State::Active, Probing::Eager);
+    let send = |driven: &mut Driven, bytes: u64| {
+        let sent = driven.now;
+        driven.path.on_sent(bytes, true, sent);
+        driven.wait((80 * bytes / 1_000) as u32 * MS + 70 * MS);
+        let report = Feedback {
+            received_us: (driven.now - 35 * MS).as_micros_wrapping(),
+            delay_us: 35_000 + 80 * bytes as u32,
+            ..driven.report()
+        };
+        driven.path.handle_feedback(&report, driven.now);
+    };
+    for _ in 0..2 {
+        send(&mut driven, 48);
+        send(&mut driven, 1_000);
+    }
+    assert_eq!(driven.path.queueing(driven.now), Duration::ZERO);
+    driven.path.on_sent(1_000, true, driven.now);
+    driven.path.on_sent(1_000, true, driven.now);
+    let queue = driven.path.queueing(driven.now).as_millis();
+    assert!((150..170).contains(&queue), "{queue}");
+    driven.wait(100 * MS);
+    let queue = driven.path.queueing(driven.now).as_millis();
+    assert!((50..70).contains(&queue), "{queue}");
+    driven.wait(80 * MS);
+    assert_eq!(driven.path.queueing(driven.now), Duration::ZERO);
+}
+
 #[test]
 fn losses_among_what_was_reported_before_say_nothing_of_sizes() {
     let mut driven = Driven::in_state(State::Active, Probing::Eager);

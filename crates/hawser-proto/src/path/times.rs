@@ -4,13 +4,14 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::FULL_PACKET;
 use super::delay::{Delay, Measured};
+use super::own_time::OwnTime;
 use crate::smoothed::Smoothed;
 
 /// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5
 /// ms) and 1 ms. The window has room for it.
 pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
 /// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
-const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
+pub(super) const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
 /// Packets that keep their order wait for the latest before them: a stream takes so many deviations
 /// of lone packets longer than they do.
 const LONE_DEVIATIONS: u32 = 2;
@@ -24,6 +25,7 @@ const LONGEST_OWN: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub(super) struct Times {
     delay: Delay,
+    own_time: OwnTime,
     /// Smoothed round trip and its variation; `None` before the first.
     smoothed: Option<Smoothed>,
 }
@@ -34,8 +36,26 @@ impl Times {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             delay: Delay::new(now),
+            own_time: OwnTime::default(),
             smoothed: None,
         }
+    }
+
+    /// Learns from a report what packets take because of their size, and gives what it says without
+    /// that; `rate`: what the path has delivered at its best.
+    pub(super) fn without_size(&mut self, measured: &Measured, rate: Rate, now: Instant) -> Measured {
+        self.own_time.on_report(measured, rate, now);
+        let own = self.own_time.of(measured.size.into()).as_micros();
+        let own = i32::try_from(own).unwrap_or(i32::MAX);
+        Measured {
+            forward_us: measured.forward_us.wrapping_sub(own),
+            ..*measured
+        }
+    }
+
+    /// What packets take because of their size.
+    pub(super) fn own_time(&self) -> &OwnTime {
+        &self.own_time
     }
 
     /// Takes in what a report says of delays.
@@ -56,6 +76,7 @@ impl Times {
     /// Lets the least delay grow no older: no round is without a queue at present.
     pub(super) fn keep_least(&mut self, now: Instant) {
         self.delay.keep_least(now);
+        self.own_time.keep(now);
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.

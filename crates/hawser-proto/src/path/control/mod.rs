@@ -165,7 +165,9 @@ fn at_least_a_window(rate: Rate, window: u64, times: &Times) -> Rate {
     if round_trip == Duration::ZERO {
         return rate;
     }
-    rate.max(Rate::of(Bytes(window), round_trip + BUSY_REPORT_DELAY).unwrap_or_default())
+    let windows = Rate::of(Bytes(window), round_trip + BUSY_REPORT_DELAY).unwrap_or_default();
+    let link = times.own_time().rate();
+    rate.max(link.map_or(windows, |link| windows.min(link)))
 }
 
 /// What a path has of a queue that others fill too.

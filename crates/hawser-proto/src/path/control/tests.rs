@@ -11,6 +11,7 @@ pub(super) fn new(control: Control, cap: Option<Rate>) -> Model {
 
 pub(super) fn measured(round_trip: Duration) -> Measured {
     Measured {
+        size: 1_472,
         forward_us: round_trip.as_micros() as i32,
         reverse_us: 0,
         spread_us: 0,

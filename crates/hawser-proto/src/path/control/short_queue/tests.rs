@@ -155,6 +155,7 @@ fn packets_that_overtake_each_other_do_not_end_the_start_but_a_queue_that_overfl
         for n in 1..4_u64 {
             let sample = Sample {
                 delay: Measured {
+                    size: 1_472,
                     spread_us,
                     ..measured(Duration::from_millis(40))
                 },
