@@ -145,8 +145,8 @@ struct Way {
     /// When the next probe is due, and how many have been answered. `None`: one is under way.
     probe_at: Option<Instant>,
     answered: u32,
-    /// Bytes a second, and when it was measured last.
-    rate: Option<(f64, Instant)>,
+    /// What transfers reach, and when one was seen last.
+    rate: Option<(Reached, Instant)>,
     /// It did not answer: left alone until then, and for how long.
     failed: Option<(Instant, Duration)>,
 }
@@ -308,7 +308,9 @@ impl Destinations {
             known.map(move |(id, way)| Known {
                 way: *id,
                 connect: way.connect,
-                rate: way.rate.map(|(rate, _)| Rate::from_bps((rate * 8.0) as u64)),
+                rate: way
+                    .rate
+                    .map(|(rate, _)| Rate::from_bps((rate.bytes_per_second() * 8.0) as u64)),
                 expected: self
                     .expected(address, destination, *id)
                     .and_then(|expected| Duration::try_from_secs_f64(expected.seconds).ok()),
@@ -400,7 +402,7 @@ impl Destinations {
         let connect = way.connect?.as_secs_f64();
         let size = destination.size?;
         if let Some((rate, _)) = way.rate {
-            let seconds = 2.0 * connect + size / rate;
+            let seconds = 2.0 * connect + size / rate.bytes_per_second();
             return Some(Expected {
                 seconds,
                 at_most: seconds,
@@ -483,8 +485,13 @@ impl Destination {
             } else if self.size.is_none_or(|size| size < done.bytes) {
                 self.size = Some(done.bytes);
             }
-            if let (Some(rate), Some(way)) = (done.rate, self.known.get_mut(&done.way)) {
-                way.rate = Some((smoothed(way.rate.map(|(rate, _)| rate), rate), now));
+            if let (Some((bytes, seconds)), Some(way)) = (done.rate, self.known.get_mut(&done.way)) {
+                let before = way.rate.map(|(before, _)| before);
+                let reached = Reached {
+                    bytes: smoothed(before.map(|before| before.bytes), bytes),
+                    seconds: smoothed(before.map(|before| before.seconds), seconds),
+                };
+                way.rate = Some((reached, now));
             }
         }
         for way in self.known.values_mut() {
@@ -496,6 +503,19 @@ impl Destination {
             }
         }
         self.transfers.is_busy(now)
+    }
+}
+
+/// What transfers had and how long they took, each smoothed: the noise of a rate would not be even.
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    bytes: f64,
+    seconds: f64,
+}
+
+impl Reached {
+    fn bytes_per_second(self) -> f64 {
+        self.bytes / self.seconds
     }
 }
 

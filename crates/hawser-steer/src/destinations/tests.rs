@@ -241,7 +241,8 @@ fn a_stall_counts_and_a_pause_of_the_application_does_not() {
                     .look(&[flow], now)
                     .done
                     .into_iter()
-                    .filter_map(|done| done.rate),
+                    .filter_map(|done| done.rate)
+                    .map(|(bytes, seconds)| bytes / seconds),
             );
         }
         rates.into_iter().fold(f64::INFINITY, f64::min)

@@ -24,8 +24,8 @@ pub(super) struct Done {
     /// So far, of the whole transfer.
     pub(super) bytes: f64,
     pub(super) is_over: bool,
-    /// Bytes a second; `None` where it was too short to tell.
-    pub(super) rate: Option<f64>,
+    /// Bytes and the seconds that they took; `None` where it was too short to tell.
+    pub(super) rate: Option<(f64, f64)>,
 }
 
 /// The flows of a destination, and what they transfer over each way.
@@ -48,13 +48,10 @@ struct Seen {
 struct Running {
     /// The look that saw it first.
     start: Instant,
-    /// Bytes that came after that one.
-    counted: f64,
     /// The last look that saw some.
     last: Instant,
-    /// Both as of the look before: the last one may have ended it somewhere in between.
-    before: (f64, Instant),
-    /// With all that came before.
+    /// Bytes of this piece, and of the whole transfer.
+    counted: f64,
     bytes: f64,
     looks: u32,
     /// It has been told as one that is over.
@@ -128,21 +125,18 @@ impl Transfers {
             // What comes after a question is another transfer.
             && !(step.has_asked && now.since(running.last) >= GAP)
         {
-            running.before = (running.counted, running.last);
             running.counted += bytes;
             running.bytes += bytes;
             running.last = now;
             running.looks += 1;
             running.is_told = false;
             if now.since(running.start) >= PIECE {
-                // It goes on: the last look is whole.
-                running.before = (running.counted, now);
                 done.push(running.done(way, false));
-                *running = Running::new(running.bytes, now);
+                *running = Running::new(0.0, running.bytes, now);
             }
             return;
         }
-        if let Some(before) = self.running.insert(way, Running::new(bytes, now))
+        if let Some(before) = self.running.insert(way, Running::new(bytes, bytes, now))
             && !before.is_told
         {
             done.push(before.done(way, true));
@@ -151,12 +145,11 @@ impl Transfers {
 }
 
 impl Running {
-    fn new(bytes: f64, now: Instant) -> Self {
+    fn new(counted: f64, bytes: f64, now: Instant) -> Self {
         Self {
             start: now,
-            counted: 0.0,
             last: now,
-            before: (0.0, now),
+            counted,
             bytes,
             looks: 1,
             is_told: false,
@@ -164,14 +157,15 @@ impl Running {
     }
 
     fn done(&self, way: NetworkId, is_over: bool) -> Done {
-        let (bytes, until) = self.before;
-        let seconds = until.since(self.start).as_secs_f64();
-        let tells = self.looks >= FEWEST_LOOKS && seconds > 0.0 && bytes > 0.0;
+        // It began before the first look and ended before the last one: by as much in the mean, if
+        // looks come as often as each other.
+        let taken = self.last.since(self.start).as_secs_f64();
+        let tells = self.looks >= FEWEST_LOOKS && taken > 0.0;
         Done {
             way,
             bytes: self.bytes,
             is_over,
-            rate: tells.then(|| bytes / seconds),
+            rate: tells.then_some((self.counted, taken)),
         }
     }
 }
@@ -209,8 +203,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_STALL: Duration = Duration::from_secs(10);
 /// A long transfer tells what it reaches after each such time.
 const PIECE: Duration = Duration::from_secs(2);
-/// Looks that saw a transfer, for its rate to be known: of the first and of the last one it is not
-/// known how much of the time it took.
+/// Looks that saw a transfer, for its rate to be known: those of a shorter one say little.
 const FEWEST_LOOKS: u32 = 4;
 /// Without an answer for so long, a way does not lead there: the first SYN was repeated then.
 const UNANSWERED: Duration = Duration::from_secs(2);
