@@ -1,10 +1,10 @@
 //! By which way a destination is reached sooner: through the hub, or past it over one of the
 //! networks.
 //!
-//! It starts with every destination through the hub, until a transfer was seen. The driver shows it the flows of rules that
-//! leave the choice open, tries a connection over each way when it asks for that, and is told by
-//! [`Destinations::poll_event`] which way a destination's next flows should take. A flow that has
-//! begun stays where it is.
+//! It starts with every destination through the hub, until a transfer was seen. The driver shows it
+//! the flows of rules that leave the choice open, tries a connection over each way when it asks for
+//! that, and is told by [`Destinations::poll_event`] which way a destination's next flows should
+//! take. A flow that has begun stays where it is.
 //!
 //! What is expected of a way is the time that the destination's next transfer would take:
 //!

@@ -3,8 +3,8 @@
 //!
 //! A topology has one to three networks, a hub that lies off the way, and another way of its own
 //! from the networks to the server. A client downloads one file after the other over TCP, each over
-//! a new connection, through the hub, past it, and with the rule. What counts are the downloads that
-//! begin once the rule has had time to learn.
+//! a new connection, through the hub, past it, and with the rule. What counts are the downloads
+//! that begin once the rule has had time to learn.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};

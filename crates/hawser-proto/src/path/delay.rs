@@ -14,6 +14,8 @@ use hawser_units::{Duration, Instant};
 
 /// The least delay is that of this window and the one before.
 pub(super) const WINDOW: Duration = Duration::from_secs(5);
+/// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
+pub(super) const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
 /// How far jitter may move the mean of a batch, in microseconds.
 const PRECISION_US: u64 = 1_000;
 /// Deviation of a path that counts as irregular, in microseconds.

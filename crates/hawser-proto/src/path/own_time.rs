@@ -1,4 +1,4 @@
-//! How long a link takes for a packet because of its size: on a slow one, more than everything else.
+//! How long a link takes for a packet because of its size: on a slow one, more than all else.
 //!
 //! A packet without a queue takes `b + w l`: `l` its size, `w` what the link takes for each byte.
 //! The least delay of small packets is known from probes and reports; what a larger packet takes
@@ -15,8 +15,7 @@
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::FULL_PACKET;
-use super::delay::{Least, Measured};
-use super::times::QUEUE_ALLOWANCE;
+use super::delay::{Least, Measured, QUEUE_ALLOWANCE};
 
 /// Packets that are small: probes, answers and reports. Units: bytes.
 const SMALL: u32 = 128;
@@ -42,7 +41,8 @@ pub(super) struct OwnTime {
 }
 
 impl OwnTime {
-    /// Takes in a report of packets of a mean size; `rate`: what the path has delivered at its best.
+    /// Takes in a report of packets of a mean size; `rate`: what the path has delivered at its
+    /// best.
     pub(super) fn on_report(&mut self, measured: &Measured, rate: Rate, now: Instant) {
         self.bound = (rate != Rate::ZERO).then(|| nanos(rate.time_for(Bytes(1_000))) / 1_000);
         if measured.size <= SMALL {

@@ -3,15 +3,13 @@
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::FULL_PACKET;
-use super::delay::{Delay, Measured};
+use super::delay::{Delay, Measured, QUEUE_ALLOWANCE};
 use super::own_time::OwnTime;
 use crate::smoothed::Smoothed;
 
 /// How long reports of a busy path wait at the receiver: its interval between reports (`ingress`: 5
 /// ms) and 1 ms. The window has room for it.
 pub(super) const BUSY_REPORT_DELAY: Duration = Duration::from_millis(6);
-/// The standing queue that is left alone, beside an eighth of the round trip and the jitter.
-pub(super) const QUEUE_ALLOWANCE: Duration = Duration::from_millis(4);
 /// Packets that keep their order wait for the latest before them: a stream takes so many deviations
 /// of lone packets longer than they do.
 const LONE_DEVIATIONS: u32 = 2;
