@@ -35,7 +35,7 @@ mod transfer;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 
 use hawser_units::{Duration, Instant, NetworkId, Rate};
@@ -119,7 +119,7 @@ pub struct Destinations {
     hub: NetworkId,
     ways: BTreeMap<NetworkId, WayFacts>,
     all: BTreeMap<IpAddr, Destination>,
-    changes: Vec<Change>,
+    changes: VecDeque<Change>,
     /// Probes that may begin in this second, and when it began.
     allowed: (u32, Instant),
     /// Destinations that have just had something to carry, and when one had last.
@@ -159,7 +159,7 @@ impl Destinations {
             hub,
             ways: BTreeMap::new(),
             all: BTreeMap::new(),
-            changes: Vec::new(),
+            changes: VecDeque::new(),
             allowed: (PROBES_A_SECOND, Instant::ZERO),
             busy: 0,
             last_busy: None,
@@ -190,8 +190,7 @@ impl Destinations {
         self.busy = 0;
         for (address, flows) in &shown {
             let Some(first) = flows.first() else { continue };
-            if !self.all.contains_key(address) {
-                self.make_room();
+            if !self.all.contains_key(address) && self.make_room() {
                 let mut new = Destination::new(first.to.port(), now);
                 new.know_ways(&self.ways, now);
                 self.all.insert(*address, new);
@@ -208,11 +207,7 @@ impl Destinations {
         self.all.retain(|address, destination| {
             let is_kept = now.since(destination.wanted) < KEPT || destination.transfers.has_flows();
             if !is_kept {
-                changes.extend(destination.past.map(|past| Change {
-                    address: *address,
-                    past: None,
-                    before: Some(past),
-                }));
+                changes.extend(destination.end(*address));
             }
             is_kept
         });
@@ -279,7 +274,7 @@ impl Destinations {
 
     /// The next destination whose flows take another way from now on.
     pub fn poll_event(&mut self) -> Option<Change> {
-        (!self.changes.is_empty()).then(|| self.changes.remove(0))
+        self.changes.pop_front()
     }
 
     /// Destinations that are reached past the hub, and over which network.
@@ -318,21 +313,21 @@ impl Destinations {
         })
     }
 
-    /// Makes room for one more.
-    fn make_room(&mut self) {
+    /// Whether there is room for one more; who had flows longest ago makes it, and has none now.
+    fn make_room(&mut self) -> bool {
         if self.all.len() < MOST {
-            return;
+            return true;
         }
-        let oldest = self.all.iter().min_by_key(|(_, destination)| destination.wanted);
-        if let Some(address) = oldest.map(|(address, _)| *address)
-            && let Some(gone) = self.all.remove(&address)
-        {
-            self.changes.extend(gone.past.map(|past| Change {
-                address,
-                past: None,
-                before: Some(past),
-            }));
-        }
+        let idle = self.all.iter().filter(|(_, one)| !one.transfers.has_flows());
+        let oldest = idle
+            .min_by_key(|(_, one)| one.wanted)
+            .map(|(address, _)| *address);
+        let gone = oldest.and_then(|address| Some((address, self.all.remove(&address)?)));
+        let Some((address, gone)) = gone else {
+            return false;
+        };
+        self.changes.extend(gone.end(address));
+        true
     }
 
     fn decide(&mut self, now: Instant) {
@@ -347,7 +342,7 @@ impl Destinations {
                 && let Some(destination) = self.all.get_mut(&address)
             {
                 destination.past = best;
-                self.changes.push(Change {
+                self.changes.push_back(Change {
                     address,
                     past: best,
                     before,
@@ -362,6 +357,9 @@ impl Destinations {
             let way = destination.known.get(id);
             way.is_some_and(|way| way.failed.is_none_or(|(until, _)| until <= now))
         };
+        if destination.size.is_none() && answers(&self.hub) {
+            return None;
+        }
         let all: Vec<_> = self
             .ways
             .keys()
@@ -400,7 +398,7 @@ impl Destinations {
             return None;
         }
         let connect = way.connect?.as_secs_f64();
-        let size = destination.size?;
+        let size = destination.size.unwrap_or(0.0);
         if let Some((rate, _)) = way.rate {
             let seconds = 2.0 * connect + size / rate.bytes_per_second();
             return Some(Expected {
@@ -446,6 +444,15 @@ impl Destination {
             size: None,
             known: BTreeMap::new(),
         }
+    }
+
+    /// What is to be said when it is forgotten.
+    fn end(&self, address: IpAddr) -> Option<Change> {
+        self.past.map(|past| Change {
+            address,
+            past: None,
+            before: Some(past),
+        })
     }
 
     /// What was known of a way that is gone is no good when it comes back.
