@@ -14,6 +14,7 @@
 
 use std::time::Duration;
 
+use hawser_config::HubUse;
 use hawser_config::identity::KeyHash;
 use hawser_control::client::driver::{Driver, Happened, Told, Want, fresh_index};
 use hawser_control::client::{ConnectError, Established};
@@ -191,6 +192,11 @@ impl Client {
     pub(super) fn begin_flows_here(&self) {
         if let Some(session) = self.driver.machine.session().map(SessionId) {
             self.driver.order(Change::BeginWith { session });
+        }
+        if self.config.hub == HubUse::Nearest
+            && let Err(error) = self.hubs.begin_next_with_current(&self.options.dir)
+        {
+            tracing::warn!(error = format!("{error:#}"), "the next start is with another hub");
         }
     }
 

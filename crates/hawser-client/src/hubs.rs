@@ -242,6 +242,19 @@ impl Hubs {
         Ok(())
     }
 
+    /// The client begins with the hub in use when it starts next.
+    pub(super) fn begin_next_with_current(&self, directory: &Path) -> anyhow::Result<()> {
+        let mut saved = Joined::load(directory)?;
+        let current = self.choice.current();
+        match saved.iter().position(|joined| joined.hub_key == current) {
+            Some(at) if at > 0 => {
+                saved[..=at].rotate_right(1);
+                Joined::save(&saved, directory)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The other hubs of a fleet are these now. Those that this machine was invited to stay.
     fn take_in(&mut self, directory: &Path, others: Vec<Joined>) -> anyhow::Result<()> {
         let (fleet, current) = (self.current().fleet(), self.choice.current());

@@ -11,8 +11,8 @@
 //! database is away for longer than ten seconds, nobody begins a session.
 //!
 //! Limits: one network a client, no traffic; hubs know clients at once, and regions that are cut
-//! off are cut off for everybody. A client that starts anew begins with the hub that it used last,
-//! the daemon with the one that invited it; and it tries that again without the daemon's pauses.
+//! off are cut off for everybody. A client that starts anew tries the hub that it used last without
+//! the daemon's pauses.
 
 mod client;
 mod hub;

@@ -432,7 +432,7 @@ fn the_nearest_hub_is_used_and_connections_stay_where_they_began() {
         echo = Some(Echo::start(world));
         lengthen(world, "198.51.100.1:4430");
     };
-    let Some((hubs, _database)) = Hubs::fleet("nearest", prepare) else {
+    let Some((mut hubs, _database)) = Hubs::fleet("nearest", prepare) else {
         return;
     };
     let echo = echo.unwrap();
@@ -444,4 +444,9 @@ fn the_nearest_hub_is_used_and_connections_stay_where_they_began() {
     assert!(trip(1) < trip(0), "{status}");
     assert_eq!(first.appears().unwrap(), BY_FIRST);
     assert_eq!(echo.connect().appears().unwrap(), BY_SECOND);
+    // It starts with it next time.
+    hubs.client.signal("-TERM");
+    hubs.client = hubs.world.start("c", &["up", "--foreground"]);
+    hubs.world.wait("up again", is_up);
+    assert_eq!(hubs.in_use(), SECOND);
 }
