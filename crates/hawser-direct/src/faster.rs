@@ -1,7 +1,6 @@
 //! Rules with `via = "faster"`: joins the machine that finds out which way a destination is reached
 //! sooner to the kernel's counters, its sets, and the connections that are tried.
 
-use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::IpAddr;
 
@@ -9,20 +8,18 @@ use anyhow::anyhow;
 use hawser_host::dns::Place;
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{Elements, MARK, MARK_MASK, TABLE, TUNNEL};
-use hawser_steer::assignment;
 use hawser_steer::destinations::{Change, Counted, Destinations, Flow, Known, Probe, WayFacts};
 use hawser_units::{Duration, Instant, NetworkId, Rate};
+use hawser_wire::inner::protocol::{TCP, UDP};
 use serde_json::{Value, json};
 
+use super::Direct;
 use super::rules::{THROUGH_HUB, past_set};
 use super::told::Told;
-use super::{Direct, beside};
 
 /// Which way destinations are reached sooner.
 pub(super) struct Faster {
     pub(super) machine: Destinations,
-    /// What networks can carry, set or measured.
-    capacities: BTreeMap<NetworkId, Option<Rate>>,
     /// When flows are looked at again; `None` while no rule asks for it.
     next_look: Option<Instant>,
     /// The kernel counts what flows carry.
@@ -33,7 +30,6 @@ impl Default for Faster {
     fn default() -> Self {
         Self {
             machine: Destinations::new(THROUGH_HUB),
-            capacities: BTreeMap::new(),
             next_look: None,
             is_counting: false,
         }
@@ -43,11 +39,6 @@ impl Default for Faster {
 impl Faster {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         self.next_look
-    }
-
-    pub(super) fn know_capacities(&mut self, networks: &BTreeMap<NetworkId, assignment::Network>) {
-        let capacities = networks.iter().map(|(id, network)| (*id, network.capacity));
-        self.capacities = capacities.collect();
     }
 
     /// What the kernel's sets contain.
@@ -96,29 +87,19 @@ impl Direct {
     }
 
     fn way_facts(&self, id: NetworkId) -> Option<WayFacts> {
-        let capacities = &self.faster.capacities;
-        if id == THROUGH_HUB {
-            // All networks together, where all are known.
-            let all: Option<u64> = capacities.values().map(|rate| rate.map(Rate::as_bps)).sum();
-            let used = self
-                .networks
-                .all()
-                .map(|(_, known)| known.meter.busier().as_bps());
-            return Some(WayFacts {
-                carries: beside::candidate(self.tunnel()?).carries,
-                capacity: all.map(Rate::from_bps),
-                used: Rate::from_bps(used.sum()),
-            });
-        }
-        let (_, known) = self
-            .networks
-            .all()
-            .find(|(number, _)| u32::from(*number) == id.0)?;
-        let network = known.network.as_ref()?;
+        let networks = self.rules.networks();
+        let carries = networks.get(&id)?.carries;
+        // Through the hub: all networks together, where all are known.
+        let is_part = |other: NetworkId| other != THROUGH_HUB && [other, THROUGH_HUB].contains(&id);
+        let parts = networks.iter().filter(|(other, _)| is_part(**other));
+        let capacity: Option<u64> = parts.map(|(_, network)| Some(network.capacity?.as_bps())).sum();
+        let known = self.networks.all();
+        let used = known.filter(|(number, _)| is_part(NetworkId(u32::from(*number))));
+        let used = used.map(|(_, known)| known.meter.busier().as_bps()).sum();
         Some(WayFacts {
-            carries: [false, true].map(|ipv6| network.carries(ipv6)),
-            capacity: capacities.get(&id).copied().flatten(),
-            used: known.meter.busier(),
+            carries,
+            capacity: capacity.map(Rate::from_bps),
+            used: Rate::from_bps(used),
         })
     }
 
@@ -151,17 +132,6 @@ impl Direct {
             };
             let _ = teller.send(Told::Tried(probe, took)).await;
         });
-    }
-
-    fn place_of(&self, way: NetworkId) -> Option<Place> {
-        if way == THROUGH_HUB {
-            return Some(beside::place(self.tunnel()?, &self.config.interface.0));
-        }
-        let (number, known) = self
-            .networks
-            .all()
-            .find(|(number, _)| u32::from(*number) == way.0)?;
-        self.naming.place(number, known, &self.config)
     }
 
     fn tell_ways(&mut self, changes: &[Change]) {
@@ -271,8 +241,6 @@ async fn connect(place: &Place, probe: Probe) -> Option<Duration> {
     }
 }
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 /// A SYN that is lost is sent again after a second; who takes longer is no good.
 const PATIENCE: Duration = Duration::from_secs(3);
 /// A look takes at most a fiftieth of the time.

@@ -555,7 +555,6 @@ impl Direct {
             }
         };
         let mut candidates = self.networks.candidates(config, facts);
-        self.faster.know_capacities(&candidates);
         let tunnel = self.tunnel().map(beside::candidate);
         if let Some(switch) = &self.switch {
             candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));

@@ -225,17 +225,19 @@ impl Direct {
                 .collect(),
         };
         let (order, reason) = self.naming.names.order(name, chosen, &choices);
-        let place = |id: &NetworkId| {
-            let number = u8::try_from(id.0).ok()?;
-            if number == TUNNEL {
-                return Some(beside::place(self.tunnel()?, &self.config.interface.0));
-            }
-            let (_, known) = self.networks.all().find(|(other, _)| *other == number)?;
-            self.naming
-                .place(number, known, &self.config)
-                .filter(|_| !known.is_shut)
-        };
-        (order.iter().filter_map(place).collect(), reason)
+        (order.iter().filter_map(|id| self.place_of(*id)).collect(), reason)
+    }
+
+    /// Where to send what is for one network alone, or for the tunnel.
+    pub(super) fn place_of(&self, id: NetworkId) -> Option<Place> {
+        let number = u8::try_from(id.0).ok()?;
+        if number == TUNNEL {
+            return Some(beside::place(self.tunnel()?, &self.config.interface.0));
+        }
+        let (_, known) = self.networks.all().find(|(other, _)| *other == number)?;
+        self.naming
+            .place(number, known, &self.config)
+            .filter(|_| !known.is_shut)
     }
 
     /// Names that contain the text: what is known of them, and who is asked for the text itself, if

@@ -166,6 +166,11 @@ impl Rules {
         self.machine.handle_networks(networks, now);
     }
 
+    /// The networks that may take new flows, and the tunnel.
+    pub(super) fn networks(&self) -> &BTreeMap<NetworkId, Network> {
+        self.machine.networks()
+    }
+
     pub(super) fn handle_facts(&mut self, facts: Facts) {
         self.machine.handle_facts(facts);
     }

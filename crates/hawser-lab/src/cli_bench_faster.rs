@@ -50,7 +50,7 @@ pub(crate) fn run(args: &FasterArgs) -> anyhow::Result<ExitCode> {
         let topology = Topology::random(args.seed, number);
         let mut millis = Vec::new();
         for way in Way::ALL {
-            let (mean, _) = topology.run(way, &options, times)?;
+            let mean = topology.run(way, &options, times)?;
             millis.push(mean.as_secs_f64() * 1e3);
         }
         let [hub, past, faster] = millis[..] else { continue };

@@ -115,6 +115,12 @@ impl Assignment {
         }
     }
 
+    /// The networks that may take new flows.
+    #[must_use]
+    pub fn networks(&self) -> &BTreeMap<NetworkId, Network> {
+        &self.networks
+    }
+
     /// What is to be done, rule by rule.
     #[must_use]
     pub fn decisions(&self) -> &[Decision] {

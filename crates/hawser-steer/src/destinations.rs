@@ -586,4 +586,5 @@ const RATE_HOLDS: Duration = Duration::from_secs(600);
 const KEPT: Duration = Duration::from_secs(1800);
 const FAILED_FOR: Duration = Duration::from_secs(60);
 const FAILED_AT_MOST: Duration = Duration::from_secs(3600);
+/// Less than a browser opens for one page: nobody takes them for a search of hosts.
 const PROBES_A_SECOND: u32 = 16;

@@ -7,19 +7,20 @@
 //! that begin once the rule has had time to learn.
 
 use std::fmt::Write as _;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use hawser_linux::netns::Namespace;
 use hawser_netem::scenario::{Scenario, Via};
 use hawser_netem::{Capacity, LinkConfig, Random};
 use hawser_units::Rate;
 
 use crate::arm::Options;
 use crate::daemons::Daemons;
+use crate::serve_http;
 use crate::world::far::Far;
 use crate::world::{SERVER, World};
 
@@ -122,12 +123,12 @@ impl Topology {
             );
         }
         text += "[[workload]]\nkind = \"ping\"\ninterval = \"1s\"\n";
-        let none = &mut |_: &Path| Err(std::io::ErrorKind::NotFound.into());
+        let none = &mut |_: &Path| Err(ErrorKind::NotFound.into());
         Ok(Scenario::parse(&text, Path::new("faster.toml"), &[], none)?)
     }
 
     /// Downloads for `learn` and then for `measured`; the mean time of those that begin in the
-    /// latter, and how many there were.
+    /// latter.
     ///
     /// # Errors
     /// When the world cannot be built, the daemons do not come up, or a download breaks.
@@ -136,7 +137,7 @@ impl Topology {
         way: Way,
         options: &Options,
         (learn, measured): (Duration, Duration),
-    ) -> anyhow::Result<(Duration, u32)> {
+    ) -> anyhow::Result<Duration> {
         let scenario = self.scenario()?;
         let mut world = World::build(&scenario, &Via::Hub)?;
         let far = Far {
@@ -150,22 +151,34 @@ impl Topology {
             way.name()
         );
         let _daemons = Daemons::start(&world, &options.program, &directory, (&scenario, &rules))?;
-        serve(&world.server)?;
+        let listener = world
+            .server
+            .run(|| TcpListener::bind(("0.0.0.0", PORT)))
+            .context("cannot listen at the server")?;
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let server = scope.spawn(|| serve_http(&listener, &|| is_over.load(Ordering::Relaxed)));
+            let mean = self.downloads(&world, learn, measured);
+            is_over.store(true, Ordering::Relaxed);
+            let served = server.join();
+            served.map_err(|_| anyhow::anyhow!("the server panicked"))??;
+            mean.with_context(|| format!("a download {} broke", way.name()))
+        })
+    }
+
+    fn downloads(&self, world: &World, learn: Duration, measured: Duration) -> std::io::Result<Duration> {
         let start = Instant::now();
         let (mut sum, mut count) = (Duration::ZERO, 0);
         while start.elapsed() < learn + measured {
             let is_measured = start.elapsed() >= learn;
-            let took = world
-                .applications
-                .run(|| download(self.size))
-                .with_context(|| format!("a download {} broke", way.name()))?;
+            let took = world.applications.run(|| download(self.size))?;
             if is_measured {
                 sum += took;
                 count += 1;
             }
             std::thread::sleep(PAUSE);
         }
-        Ok((sum / count.max(1), count))
+        Ok(sum / count.max(1))
     }
 }
 
@@ -183,44 +196,25 @@ fn download(size: u64) -> std::io::Result<Duration> {
     let start = Instant::now();
     let mut stream = TcpStream::connect_timeout(&SocketAddr::from((SERVER, PORT)), LONGEST)?;
     stream.set_read_timeout(Some(LONGEST))?;
-    stream.write_all(&size.to_be_bytes())?;
-    let mut buffer = vec![0; 1 << 16];
-    let mut left = size;
-    while left > 0 {
-        match stream.read(&mut buffer)? as u64 {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            read => left = left.saturating_sub(read),
+    write!(
+        stream,
+        "GET /{size} HTTP/1.1\r\nHost: server\r\nConnection: close\r\n\r\n"
+    )?;
+    let mut answer = BufReader::new(stream);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        if answer.read_line(&mut line)? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
         }
     }
-    Ok(start.elapsed())
-}
-
-/// Sends to each connection as many bytes as it asks for; ends with the process.
-fn serve(place: &Namespace) -> anyhow::Result<()> {
-    let listener = place
-        .run(|| TcpListener::bind(("0.0.0.0", PORT)))
-        .context("cannot listen at the server")?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || send(stream));
-        }
-    });
-    Ok(())
-}
-
-fn send(mut stream: TcpStream) -> std::io::Result<()> {
-    let mut asked = [0; 8];
-    stream.read_exact(&mut asked)?;
-    let zeros = vec![0; 1 << 16];
-    let mut left = u64::from_be_bytes(asked);
-    while left > 0 {
-        let length = left.min(zeros.len() as u64) as usize;
-        stream.write_all(&zeros[..length])?;
-        left -= length as u64;
+    match std::io::copy(&mut answer.take(size), &mut std::io::sink())? {
+        read if read == size => Ok(start.elapsed()),
+        _ => Err(ErrorKind::UnexpectedEof.into()),
     }
-    Ok(())
 }
 
+/// The port of downloads, which the rule names: any will do.
 const PORT: u16 = 9_000;
 /// Between downloads.
 const PAUSE: Duration = Duration::from_millis(300);

@@ -105,14 +105,11 @@ impl Transfers {
         }
         self.running.retain(|way, running| {
             let quiet = now.since(running.last);
-            if quiet >= PAUSE && !running.is_told {
-                looked.done.push(running.done(*way, true));
-                running.is_told = true;
-            }
             let has_asked = steps.get(way).is_some_and(|step| step.has_asked);
             let is_kept = quiet < GAP || (quiet < LONGEST_STALL && !has_asked);
-            if !is_kept && !running.is_told {
+            if (quiet >= PAUSE || !is_kept) && !running.is_told {
                 looked.done.push(running.done(*way, true));
+                running.is_told = true;
             }
             is_kept
         });
