@@ -184,27 +184,19 @@ fn a_download_takes_both_links_and_lives_through_the_death_of_one() {
     let until = |seconds| Instant::now() + Duration::from_secs(seconds);
     // Slow start, in which a queue may overflow.
     let start = send_until(&mut from, until(2));
-    let (mut sent, mut shares) = (0, Vec::new());
-    for _ in 0..5 {
-        let before = segments(&world);
-        sent += send_until(&mut from, until(2));
-        let after = segments(&world);
-        let all = after.sent - before.sent;
-        let (again, unneeded) = (after.again - before.again, after.unneeded - before.unneeded);
-        println!("of {all} segments {again} were sent again, {unneeded} without need");
-        let share = |some: u64| some as f64 / all as f64;
-        shares.push([share(unneeded), share(again)]);
-    }
-    let mbits = sent as f64 * 8.0 / 10e6;
+    let before = segments(&world);
+    let sent = send_until(&mut from, until(8));
+    let mbits = sent as f64 * 8.0 / 8e6;
     assert!(mbits > 23.0, "{mbits} Mbit/s of links with 20 and 10");
+    let after = segments(&world);
+    let all = after.sent - before.sent;
+    let (again, unneeded) = (after.again - before.again, after.unneeded - before.unneeded);
+    let said = format!("of {all} segments {again} were sent again, {unneeded} without need");
+    println!("{said}");
     // What order costs is what is sent again without need. A queue that a busy machine lets
-    // overflow costs what it drops, a packet of up to 45 segments at once; and where the machine
-    // stands still, all that was under way is late. That is not so in most of the time.
-    for (which, bound) in [(0, 0.001), (1, 0.01)] {
-        let mut of_all: Vec<_> = shares.iter().map(|share| share[which]).collect();
-        of_all.sort_by(f64::total_cmp);
-        assert!(of_all[2] <= bound, "{shares:?}");
-    }
+    // overflow costs what it drops: a packet of up to 45 segments at once.
+    assert!(unneeded * 1000 <= all, "{said}");
+    assert!(again * 100 <= all, "{said}");
     world.cut("eth1");
     let alone = send_until(&mut from, until(5));
     assert!(
