@@ -1,7 +1,8 @@
 //! One direction of an emulated network.
 //!
 //! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
-//! capacity, may be lost on the way, and comes out after delay and jitter. It fails as told: `down`
+//! capacity (of a shaper's token bucket as long as it has no tokens), may be lost on the way, and
+//! comes out after delay and jitter. It fails as told: `down`
 //! and `blackhole` swallow what is inside and what comes in.
 //!
 //! ```text
@@ -23,6 +24,9 @@ use crate::{Capacity, FRAME_OVERHEAD, Loss, LossProcess, Random};
 pub struct LinkConfig {
     /// How fast it sends.
     pub capacity: Capacity,
+    /// What passes at once after a pause, a token bucket's depth, of a link with a fixed rate.
+    /// Bytes of Ethernet frames; 0 for a line, which has none.
+    pub burst: Bytes,
     /// How much it holds before the sender.
     pub queue: QueueBound,
     /// One way, after serialisation.
@@ -83,6 +87,8 @@ pub struct Change {
     pub loss: Option<Loss>,
     /// A new bound; packets already waiting stay.
     pub queue: Option<QueueBound>,
+    /// Another depth of the token bucket.
+    pub burst: Option<Bytes>,
     /// Another state.
     pub state: Option<State>,
 }
@@ -139,6 +145,8 @@ pub struct Link<T> {
     in_service: Option<Service>,
     free_at: Instant,
     capacity: Capacity,
+    /// What the token bucket is ahead of the rate by when it is full.
+    ahead: Duration,
     delay: Duration,
     last_delivery: Instant,
     counters: Counters,
@@ -172,6 +180,8 @@ struct Held<T> {
 struct Service {
     start: Instant,
     end: Instant,
+    /// From when on the next one is served: before the end, while there are tokens.
+    free_at: Instant,
 }
 
 /// A packet that may overtake others; those of equal time keep their order.
@@ -198,6 +208,7 @@ impl<T> Link<T> {
             in_service: None,
             free_at: now,
             capacity: Capacity::Unlimited,
+            ahead: Duration::ZERO,
             delay: Duration::ZERO,
             last_delivery: now,
             counters: Counters::default(),
@@ -224,6 +235,10 @@ impl<T> Link<T> {
         self.reorders = config.jitter.reorder;
         self.may_overtake |= self.reorders;
         self.capacity = config.capacity.clone();
+        self.ahead = match &config.capacity {
+            Capacity::Rate(rate) => rate.time_for(config.burst),
+            Capacity::Unlimited | Capacity::Trace(_) => Duration::ZERO,
+        };
         self.delay = config.delay;
         self.bound = match config.queue {
             QueueBound::Bytes(bytes) => bytes.0,
@@ -348,6 +363,9 @@ impl<T> Link<T> {
         if let Some(queue) = change.queue {
             rare.config.queue = queue;
         }
+        if let Some(burst) = change.burst {
+            rare.config.burst = burst;
+        }
         self.configure();
         if let Some(state) = change.state {
             self.state = state;
@@ -370,7 +388,11 @@ impl<T> Link<T> {
         let bytes = (u128::from(head.frame) * left).div_ceil(whole) as u64;
         let rare = &mut *self.rare;
         let end = self.capacity.finish(rare.epoch, now, bytes, &mut rare.position);
-        self.in_service = Some(Service { start: now, end });
+        self.in_service = Some(Service {
+            start: now,
+            end,
+            free_at: end,
+        });
     }
 
     fn swallow_everything(&mut self, now: Instant) {
@@ -409,7 +431,7 @@ impl<T> Link<T> {
             let Some(done) = self.first_waiting() else { return };
             self.queued_bytes -= u64::from(done.frame);
             self.in_service = None;
-            self.free_at = service.end;
+            self.free_at = service.free_at;
             if self.is_lossy && self.rare.loss.is_lost() {
                 self.counters.lost_random += 1;
                 let lost = self.packets.remove(self.flying);
@@ -436,8 +458,8 @@ impl<T> Link<T> {
             return;
         }
         let Some(head) = self.first_waiting() else { return };
-        let start = self.free_at.max(head.at);
-        let frame = u64::from(head.frame);
+        let (at, frame) = (head.at, u64::from(head.frame));
+        let start = self.free_at.max(at - self.ahead);
         let end = match &self.capacity {
             Capacity::Rate(rate) => start + rate.time_for(Bytes(frame)),
             capacity @ (Capacity::Unlimited | Capacity::Trace(_)) => {
@@ -445,7 +467,11 @@ impl<T> Link<T> {
                 capacity.finish(rare.epoch, start, frame, &mut rare.position)
             }
         };
-        self.in_service = Some(Service { start, end });
+        self.in_service = Some(Service {
+            start,
+            end: end.max(at),
+            free_at: end,
+        });
     }
 
     /// Puts the first waiting packet, whose serialisation ended at `departed`, on its way.

@@ -20,6 +20,7 @@ const BLACKHOLE: Change = Change {
     jitter: None,
     loss: None,
     queue: None,
+    burst: None,
     state: Some(hawser_netem::State::Blackhole),
 };
 const UP: Change = Change {

@@ -116,6 +116,33 @@ fn the_queue_holds_its_bound() {
     assert!(tiny.handle_packet(1, FULL_IP, Instant::ZERO).is_some());
 }
 
+/// After what time so many full packets come out that come in together at `at`.
+fn out_after(link: &mut Link<u64>, packets: u64, at: Instant) -> Vec<Duration> {
+    for n in 0..packets {
+        assert!(link.handle_packet(n, FULL_IP, at).is_none());
+    }
+    let out = drain(link, at + Duration::from_secs(1));
+    out.into_iter().map(|(out, _)| out.since(at)).collect()
+}
+
+#[test]
+fn a_token_bucket_lets_a_burst_pass_at_once_after_a_pause_and_then_keeps_to_its_rate() {
+    let frame = FULL_IP + FRAME_OVERHEAD;
+    let mut link = link(LinkConfig {
+        burst: Bytes(4 * frame),
+        ..at_rate(10)
+    });
+    let each = Rate::from_mbps(10).time_for(Bytes(frame));
+    let late = Instant::ZERO + Duration::from_secs(1);
+    assert_eq!(
+        out_after(&mut link, 7, late),
+        [0, 0, 0, 0, 1, 2, 3].map(|n| each * n)
+    );
+    // Two packets' time later there are tokens for two.
+    let again = late + each * 5;
+    assert_eq!(out_after(&mut link, 4, again), [0, 0, 1, 2].map(|n| each * n));
+}
+
 #[test]
 fn loses_its_share() {
     let mut link = link(LinkConfig {

@@ -65,6 +65,7 @@ pub(super) struct RawLink {
     jitter: Option<JitterValue>,
     loss: Option<LossValue>,
     queue: Option<WithUnit<QueueBound>>,
+    burst: Option<WithUnit<Bytes>>,
     aqm: Option<String>,
 }
 
@@ -339,9 +340,14 @@ impl Reader<'_> {
     pub(super) fn link(&mut self, raw: Spanned<RawLink>) -> Result<LinkConfig, ScenarioError> {
         let span = raw.span();
         let link = raw.into_inner();
+        if link.burst.is_some() && link.rate.is_none() {
+            let problem = "a burst is what passes at once of a link with a rate; give it a rate";
+            return Err(self.invalid(Some(span), problem));
+        }
         let change = self.change(link, span)?;
         Ok(LinkConfig {
             capacity: change.capacity.unwrap_or_default(),
+            burst: change.burst.unwrap_or_default(),
             queue: change.queue.unwrap_or_default(),
             delay: change.delay.unwrap_or_default(),
             jitter: change.jitter.unwrap_or_default(),
@@ -367,6 +373,7 @@ impl Reader<'_> {
             jitter: link.jitter.map(|jitter| jitter.0),
             loss: link.loss.map(|loss| loss.0),
             queue: link.queue.map(|queue| queue.0),
+            burst: link.burst.map(|burst| burst.0),
             state: None,
         })
     }

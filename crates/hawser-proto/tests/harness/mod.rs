@@ -213,6 +213,7 @@ impl Net {
                 reorder: self.shuffles,
             },
             loss: Loss::Uniform(self.loss),
+            ..LinkConfig::default()
         }
     }
 }

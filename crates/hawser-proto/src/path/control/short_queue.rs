@@ -216,6 +216,9 @@ impl ShortQueue {
         let queue = self.round.queue.unwrap_or_default();
         let is_own = self.phase != Phase::Startup || is_own(sample);
         let queued = is_own && self.stands(queue, times);
+        if queued {
+            self.rates.on_queue(self.round.rate);
+        }
         let holds_back = self.phase == Phase::Drain || self.is_checking;
         let seen = Seen {
             queue: queued.then_some(queue),
