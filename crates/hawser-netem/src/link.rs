@@ -2,8 +2,8 @@
 //!
 //! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
 //! capacity (of a shaper's token bucket as long as it has no tokens), may be lost on the way, and
-//! comes out after delay and jitter. It fails as told: `down`
-//! and `blackhole` swallow what is inside and what comes in.
+//! comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is
+//! inside and what comes in.
 //!
 //! ```text
 //!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
@@ -145,7 +145,7 @@ pub struct Link<T> {
     in_service: Option<Service>,
     free_at: Instant,
     capacity: Capacity,
-    /// What the token bucket is ahead of the rate by when it is full.
+    /// How far the link may be ahead of its rate: what a full token bucket lets pass.
     ahead: Duration,
     delay: Duration,
     last_delivery: Instant,

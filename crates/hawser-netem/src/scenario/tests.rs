@@ -135,6 +135,21 @@ fn reads_schedulers_by_class() {
 }
 
 #[test]
+fn a_burst_is_a_links_that_has_a_rate() {
+    let text = |down: &str| {
+        format!(
+            "name = \"b\"\nduration = \"2s\"\nvia = \"hub\"\n\
+             [[network]]\nname = \"a\"\ndown = {{ {down} }}\nup = {{}}"
+        )
+    };
+    let scenario = parse_with(&text("rate = \"10mbit\", burst = \"32KiB\""), &[]).expect("a scenario");
+    let links = scenario.networks[0].links.as_ref().expect("emulated");
+    assert_eq!((links.down.burst, links.up.burst), (Bytes(32_768), Bytes(0)));
+    let refused = problem(&text("burst = \"32KiB\""));
+    assert!(refused.contains("give it a rate"), "{refused}");
+}
+
+#[test]
 fn a_network_shares_the_air_of_the_hop_behind_a_repeater() {
     let text = |hop: &str, network: &str, rest: &str| {
         format!(

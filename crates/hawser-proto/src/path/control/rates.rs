@@ -50,7 +50,6 @@ impl TokenBucket {
         self.at = now;
         self.least = self.least.min(self.used.saturating_sub(refilled));
         self.used = self.used.saturating_add(bytes).saturating_sub(refilled);
-        self.least = self.least.min(self.used);
         self.burst = self.burst.max(self.used - self.least);
     }
 
