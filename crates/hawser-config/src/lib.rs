@@ -61,7 +61,7 @@ pub use radio::{Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, HubService, ReachConfig, WaypointFor};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
-pub use tls::{HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
+pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,

@@ -668,11 +668,26 @@ fn a_hub_listens_for_tls_as_it_is_told() {
         Some(TlsListen::At("[::]:8443".parse().unwrap()))
     );
     assert_eq!(config.tls.certificate, Some(("/a".into(), "/b".into())));
+    let acme = with("[tls.acme]\nnames = [\"Hub.example.org\"]")
+        .unwrap()
+        .tls
+        .acme;
+    assert_eq!(acme, Some(AcmeConfig::for_names(&["hub.example.org"])));
     for (text, said) in [
         ("listen = 8443", "ADDRESS:PORT"),
         ("certificate = \"/a\"", "needs its key"),
         ("key = \"/a\"", "needs its certificate"),
         ("cert = \"/a\"", "unknown field"),
+        ("[tls.acme]\nnames = []", "names is empty"),
+        ("[tls.acme]\nnames = [\"192.0.2.1\"]", "is an address"),
+        (
+            "[tls.acme]\nnames = [\"a.example\"]\ndirectory = \"http://x\"",
+            "https://",
+        ),
+        (
+            "certificate = \"/a\"\nkey = \"/b\"\n[tls.acme]\nnames = [\"a.example\"]",
+            "exclude each other",
+        ),
     ] {
         let error = with(text).unwrap_err();
         assert!(error.starts_with("hub.toml:") && error.contains(said), "{error}");

@@ -1,7 +1,7 @@
 //! What a configuration says of TLS on TCP, the way where UDP is blocked.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -56,6 +56,75 @@ pub struct HubTlsConfig {
     /// A certificate (with what leads to its issuer) and its key, in files of PEM; one of the hub's
     /// own key unless set.
     pub certificate: Option<(PathBuf, PathBuf)>,
+    /// Who gives it a certificate by itself.
+    pub acme: Option<AcmeConfig>,
+}
+
+/// `[tls.acme]` of `hub.toml`: a certificate from an authority, got and renewed by ACME (RFC 8555).
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcmeConfig {
+    /// What the certificate is for; each leads to this hub's TCP port 443.
+    #[serde(deserialize_with = "names")]
+    pub names: Vec<String>,
+    /// A mail address for the authority's warnings.
+    pub contact: Option<String>,
+    /// The authority's address: Let's Encrypt unless set.
+    #[serde(default = "lets_encrypt", deserialize_with = "directory")]
+    pub directory: String,
+    /// Who signed the authority's own certificate, a file of PEM; unless set, whom the system
+    /// trusts.
+    pub ca: Option<PathBuf>,
+}
+
+impl AcmeConfig {
+    /// A certificate of Let's Encrypt for these names.
+    #[must_use]
+    pub fn for_names(names: &[&str]) -> Self {
+        Self {
+            names: names.iter().map(|&name| name.to_owned()).collect(),
+            contact: None,
+            directory: lets_encrypt(),
+            ca: None,
+        }
+    }
+}
+
+/// Names of hosts, at least one. Addresses are none: nobody asks for them by `tls-alpn-01` here.
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let names: Vec<HostName> = Deserialize::deserialize(deserializer)?;
+    let names: Vec<String> = names
+        .into_iter()
+        .map(|name| name.0.to_ascii_lowercase())
+        .collect();
+    if names.is_empty() {
+        return Err(de::Error::custom(
+            "names is empty: name the hub, such as [\"hub.example.org\"]",
+        ));
+    }
+    match names
+        .iter()
+        .find(|name| name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok())
+    {
+        Some(address) => Err(de::Error::custom(format_args!(
+            "{address} is an address: certificates are got for names"
+        ))),
+        None => Ok(names),
+    }
+}
+
+fn directory<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let directory = String::deserialize(deserializer)?;
+    if directory.starts_with("https://") {
+        return Ok(directory);
+    }
+    Err(de::Error::custom(format_args!(
+        "{directory:?} is wrong: expected the authority's directory, which begins with https://"
+    )))
+}
+
+fn lets_encrypt() -> String {
+    "https://acme-v02.api.letsencrypt.org/directory".to_owned()
 }
 
 /// Where a hub listens on TCP.
@@ -208,6 +277,7 @@ impl<'de> Deserialize<'de> for HubTlsConfig {
             listen: Option<TlsListen>,
             certificate: Option<PathBuf>,
             key: Option<PathBuf>,
+            acme: Option<AcmeConfig>,
         }
         let keys = Keys::deserialize(deserializer)?;
         let certificate = match (keys.certificate, keys.key) {
@@ -220,9 +290,15 @@ impl<'de> Deserialize<'de> for HubTlsConfig {
                 ));
             }
         };
+        if certificate.is_some() && keys.acme.is_some() {
+            return Err(de::Error::custom(
+                "certificate and acme exclude each other: files of yours, or a certificate that is got by itself",
+            ));
+        }
         Ok(Self {
             listen: keys.listen,
             certificate,
+            acme: keys.acme,
         })
     }
 }

@@ -82,7 +82,9 @@ pub fn init(dir: &Path, init: &HubInit) -> anyhow::Result<PathBuf> {
          \n\
          # Clients whose networks block UDP come by TLS on TCP 443 unless this says something else.\n\
          # [tls]\n\
-         # listen = \"[::]:8443\"             # clients say port = 8443; \"off\": nowhere\n",
+         # listen = \"[::]:8443\"             # clients say port = 8443; \"off\": nowhere\n\
+         # [tls.acme]                        # a certificate of Let's Encrypt for this name\n\
+         # names = [\"hub.example.org\"]\n",
         pool.0,
         pool.1,
         pool6.0,

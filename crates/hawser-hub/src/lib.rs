@@ -36,6 +36,7 @@ use hawser_control::enrolment::{ClientStore, LOOK, SharedStore};
 use hawser_control::handover::{self, HubSessionCheckpoint, Inherited};
 use hawser_control::hub::{HUB_SOCKET, HubControl, HubSettings, PATH_MTU};
 use hawser_control::over_gre::listen::Listening as OverGre;
+use hawser_control::over_tls::acme::Acme;
 use hawser_control::over_tls::listen::{Listening, Shown};
 use hawser_control::peer::{Guests, guest_news};
 use hawser_control::quic_socket::{Ports, SharedSocket};
@@ -204,7 +205,7 @@ async fn serve(
         Arc::new(quinn::TokioRuntime),
     )?;
     let (tell, guests) = guest_news();
-    let tls = over_tls(&config, listen, identity)?;
+    let tls = over_tls(&config, listen, identity, &options.dir)?;
     let control = control.with_receipts(identity.signer()?);
     let mut control = control.with_movers(Guests::new(store.clone(), listen.port(), tell));
     let gre = config.gre.clone().map(|gre| OverGre::start(gre, listen));
@@ -269,17 +270,36 @@ struct Hub {
 struct OverTls {
     listening: Listening,
     shown: Shown,
+    /// Sees to the certificate.
+    acme: Option<Acme>,
+}
+
+impl OverTls {
+    fn status(&self) -> Value {
+        let mut status = self.listening.status();
+        status["acme"] = json!(self.acme.as_ref().map(Acme::status));
+        status
+    }
 }
 
 /// Listens for TLS on TCP, unless the configuration says otherwise. A port that nobody has asked
 /// for may be taken: by a web server, for example.
-fn over_tls(config: &HubConfig, udp: SocketAddr, identity: &Identity) -> anyhow::Result<Option<OverTls>> {
+fn over_tls(
+    config: &HubConfig,
+    udp: SocketAddr,
+    identity: &Identity,
+    dir: &Path,
+) -> anyhow::Result<Option<OverTls>> {
     let Some(at) = config.tls_address() else {
         return Ok(None);
     };
     let shown = Shown::new(identity, config.tls.certificate.as_ref()).context("hub.toml, [tls]")?;
     match Listening::start(at, udp, shown.clone()) {
-        Ok(listening) => Ok(Some(OverTls { listening, shown })),
+        Ok(listening) => Ok(Some(OverTls {
+            acme: certificate_of(config, dir, &shown),
+            listening,
+            shown,
+        })),
         Err(error) if config.tls.listen.is_none() => {
             let error = format!("{error:#}");
             tracing::warn!(
@@ -290,6 +310,12 @@ fn over_tls(config: &HubConfig, udp: SocketAddr, identity: &Identity) -> anyhow:
         }
         Err(error) => Err(error.context("hub.toml, [tls], listen")),
     }
+}
+
+/// Sees to a certificate from an authority, where the configuration asks for one.
+fn certificate_of(config: &HubConfig, dir: &Path, shown: &Shown) -> Option<Acme> {
+    let acme = config.tls.acme.clone()?;
+    Some(Acme::start(acme, dir, shown.clone()))
 }
 
 impl Hub {
@@ -480,7 +506,7 @@ impl Hub {
             "uptime_s": self.started.elapsed().as_secs(),
             "clients": self.control.clients(),
             "waypoint": self.relayed.status(),
-            "tls": self.tls.as_ref().map(|tls| tls.listening.status()),
+            "tls": self.tls.as_ref().map(OverTls::status),
             "gre": self.gre.as_ref().map(|gre| gre.status()),
             "counters": counters,
             "store": self.store.fleet_status(),
@@ -489,12 +515,16 @@ impl Hub {
 
     fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = load(&self.options.dir)?;
-        if let Some(tls) = &self.tls {
-            // The files may have changed under the same names.
-            let files = fresh.tls.certificate.as_ref();
-            tls.shown
-                .renew(&self.identity, files)
-                .context("hub.toml, [tls]")?;
+        if let Some(tls) = &mut self.tls {
+            let is_got_already = tls.acme.is_some() && fresh.tls.acme == self.config.tls.acme;
+            if !is_got_already {
+                // The files may have changed under the same names.
+                let files = fresh.tls.certificate.as_ref();
+                tls.shown
+                    .renew(&self.identity, files)
+                    .context("hub.toml, [tls]")?;
+                tls.acme = certificate_of(&fresh, &self.options.dir, &tls.shown);
+            }
         }
         let old = std::mem::replace(&mut self.config, fresh);
         let new = &self.config;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::lines::{Line, lines};
+use hawser_linux::clock::local_time_at;
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
@@ -531,9 +532,31 @@ fn render_hub(status: &Value) -> String {
             let _ = writeln!(out, "{name}: cap {cap}, quota {quota}");
         }
     }
+    out.push_str(&certificate(&status["tls"]["acme"]));
     out.push_str(&table(status, "network"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+/// The certificate that an authority gives a hub.
+fn certificate(acme: &Value) -> String {
+    let names: Vec<_> = list(&acme["names"]).iter().map(text).collect();
+    if names.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("certificate of {}", names.join(", "));
+    match acme["until_s"].as_u64() {
+        Some(until) => {
+            let day = local_time_at(until.cast_signed());
+            let _ = write!(out, " until {}-{:02}-{:02}", day.year, day.month, day.day);
+        }
+        None => out.push_str(": none yet, the hub shows one of its own key"),
+    }
+    if let Some(trouble) = acme["trouble"].as_str() {
+        let _ = write!(out, "; the last attempt failed: {trouble}");
+    }
+    out.push('\n');
+    out
 }
 
 const PATH_HEADS: [&str; 9] = [

@@ -1,5 +1,6 @@
 //! Certificates and settings of TLS.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
@@ -15,7 +16,14 @@ use rustls::{DigitallySignedStruct, Error, PeerIncompatible, SignatureScheme};
 
 /// What a hub shows; changed while it runs, when a certificate is renewed.
 #[derive(Clone, Debug)]
-pub struct Shown(Arc<Mutex<Arc<CertifiedKey>>>);
+pub struct Shown(Arc<Mutex<What>>);
+
+#[derive(Debug)]
+struct What {
+    certificate: Arc<CertifiedKey>,
+    /// What proves a name to an authority that asks for it, by names.
+    answers: BTreeMap<String, Arc<CertifiedKey>>,
+}
 
 impl Shown {
     /// The certificate in files, or one of the hub's own key.
@@ -23,7 +31,9 @@ impl Shown {
     /// # Errors
     /// The files cannot be read, or do not belong together.
     pub fn new(identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<Self> {
-        Ok(Self(Arc::new(Mutex::new(Arc::new(certified(identity, files)?)))))
+        let certificate = Arc::new(certified(identity, files)?);
+        let answers = BTreeMap::new();
+        Ok(Self(Arc::new(Mutex::new(What { certificate, answers }))))
     }
 
     /// Reads the files again.
@@ -31,15 +41,35 @@ impl Shown {
     /// # Errors
     /// As of [`Self::new`]; what was shown is shown on.
     pub fn renew(&self, identity: &Identity, files: Option<&(PathBuf, PathBuf)>) -> anyhow::Result<()> {
-        let fresh = Arc::new(certified(identity, files)?);
-        *self.0.lock().expect("no holder panics") = fresh;
+        self.show(certified(identity, files)?);
         Ok(())
+    }
+
+    /// Shows another certificate from now on.
+    pub(super) fn show(&self, fresh: CertifiedKey) {
+        self.0.lock().expect("no holder panics").certificate = Arc::new(fresh);
+    }
+
+    /// Answers an authority that asks for a name.
+    pub(super) fn answer(&self, name: String, with: CertifiedKey) {
+        let mut what = self.0.lock().expect("no holder panics");
+        what.answers.insert(name, Arc::new(with));
+    }
+
+    /// No authority is expected any more.
+    pub(super) fn forget_answers(&self) {
+        self.0.lock().expect("no holder panics").answers.clear();
     }
 }
 
 impl ResolvesServerCert for Shown {
-    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0.lock().expect("no holder panics")))
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let what = self.0.lock().expect("no holder panics");
+        let mut asked = hello.alpn().into_iter().flatten();
+        if asked.any(|protocol| protocol == ACME_ALPN) {
+            return what.answers.get(hello.server_name()?).cloned();
+        }
+        Some(Arc::clone(&what.certificate))
     }
 }
 
@@ -86,7 +116,7 @@ pub(super) fn server(shown: Shown) -> anyhow::Result<Arc<rustls::ServerConfig>> 
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .with_no_client_auth()
         .with_cert_resolver(Arc::new(shown));
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![ALPN.to_vec(), ACME_ALPN.to_vec()];
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
@@ -160,6 +190,8 @@ impl ServerCertVerifier for Anybody {
 
 /// As every browser says when it is about to ask for a WebSocket.
 const ALPN: &[u8] = b"http/1.1";
+/// An authority that looks whether the hub has the name (RFC 8737 section 4).
+pub(super) const ACME_ALPN: &[u8] = b"acme-tls/1";
 
 #[cfg(test)]
 mod tests {

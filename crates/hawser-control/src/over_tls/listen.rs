@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use hawser_linux::udp::plain;
 use serde_json::{Value, json};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -15,6 +15,7 @@ use tokio_websockets::{Limits, ServerBuilder, WebSocketStream};
 use super::bounded::Bounded;
 use super::carry::{Carrier, Local};
 
+use super::certificate::ACME_ALPN;
 pub use super::certificate::Shown;
 use super::{HANDSHAKE, HEAD, LONGEST, THREAD, TLS_BUFFER, certificate, prepare};
 use crate::places::{KNOWN_FOR, LOOK, Place, Places, STRANGE_FOR, STRANGERS};
@@ -124,6 +125,11 @@ impl Door {
     ) -> anyhow::Result<WebSocketStream<Bounded<tokio_rustls::server::TlsStream<TcpStream>>>> {
         prepare(&stream)?;
         let mut stream = self.tls.accept(stream).await?;
+        // It has seen what it came for in the handshake.
+        ensure!(
+            stream.get_ref().1.alpn_protocol() != Some(ACME_ALPN),
+            "an authority has looked"
+        );
         stream.get_mut().1.set_buffer_limit(Some(TLS_BUFFER));
         let (_, mut stream) = ServerBuilder::new()
             .limits(Limits::default().max_payload_len(Some(LONGEST)))

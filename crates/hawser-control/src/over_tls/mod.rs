@@ -21,6 +21,7 @@
 //! what is not sent yet is bounded in the kernel ([`UNSENT`]) and here ([`queue`]), where the
 //! oldest datagrams go first.
 
+pub mod acme;
 mod bounded;
 mod carry;
 mod certificate;

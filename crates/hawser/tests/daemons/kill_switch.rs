@@ -5,7 +5,6 @@
 //! (which this hub does not carry), and questions to resolvers near and far. Six rounds, or as many
 //! as `HAWSER_CRASHES` says.
 
-use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,7 @@ use hawser_linux::netns::Namespace;
 
 use crate::mixed::add_machine_behind;
 use crate::outside::{Outside, TO, Traffic};
-use crate::world::{World, good, is_up};
+use crate::world::{Files, World, good, is_up};
 
 /// A hub without IPv6, a client with both families on its cables, and a machine behind it.
 fn world(name: &str, config: &str) -> Option<(World, Namespace)> {
@@ -105,7 +104,7 @@ fn a_start_that_fails_after_a_crash_opens_nothing() {
     };
     let outside = Outside::count(&world);
     // Nobody to ask for the name of the hub, which would be asked for outside.
-    let _files = Files::with_resolver(&world, "127.0.0.1");
+    let _files = with_resolver(&world, "127.0.0.1");
     let hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let mut client = world.start("c", &["up", &invitation, "--foreground"]);
@@ -241,7 +240,7 @@ impl Resolver {
         if !hawser_testing::require_program(&["dnsmasq"]) {
             return None;
         }
-        let files = Files::with_resolver(world, "10.0.10.1");
+        let files = with_resolver(world, "10.0.10.1");
         let (hosts, log) = (world.place("hosts"), world.place("names.log"));
         std::fs::write(&hosts, "198.51.100.1 hub.hawser.test\n").unwrap();
         let mut command = world.inside("h", "dnsmasq");
@@ -301,21 +300,8 @@ impl Drop for Resolver {
     }
 }
 
-/// What `ip netns exec` shows the client's programs as their own in `/etc`.
-struct Files(String);
-
-impl Files {
-    fn with_resolver(world: &World, address: &str) -> Self {
-        let files = Self(format!("/etc/netns/{}", world.namespace("c")));
-        std::fs::create_dir_all(&files.0).unwrap();
-        let text = format!("nameserver {address}\noptions timeout:1 attempts:1\n");
-        std::fs::write(Path::new(&files.0).join("resolv.conf"), text).unwrap();
-        files
-    }
-}
-
-impl Drop for Files {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
+/// The client's programs ask this resolver.
+fn with_resolver(world: &World, address: &str) -> Files {
+    let text = format!("nameserver {address}\noptions timeout:1 attempts:1\n");
+    Files::new(world, "c", "resolv.conf", &text)
 }

@@ -4,6 +4,7 @@
 //! Needs root; without it the tests say so and pass.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+mod acme;
 mod blocked;
 mod dashboard;
 mod dhcp;

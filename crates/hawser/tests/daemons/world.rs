@@ -309,3 +309,21 @@ pub(crate) fn active(world: &World) -> Vec<String> {
     names.sort();
     names
 }
+
+/// What `ip netns exec` shows the programs of one side as their own in `/etc`.
+pub(crate) struct Files(String);
+
+impl Files {
+    pub(crate) fn new(world: &World, side: &str, name: &str, text: &str) -> Self {
+        let files = Self(format!("/etc/netns/{}", world.namespace(side)));
+        std::fs::create_dir_all(&files.0).unwrap();
+        std::fs::write(Path::new(&files.0).join(name), text).unwrap();
+        files
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
