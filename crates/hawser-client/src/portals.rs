@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use hawser_config::ClientConfig;
 use hawser_dataplane::PathState;
-use hawser_host::dns::{NameServers, Place};
+use hawser_host::dns::{NameServers, Place, Servers};
+use hawser_host::portal::Look;
 use hawser_host::portals::{self, Looked, way};
 use hawser_linux::netlink::Network;
 use hawser_units::{Duration, Instant};
@@ -82,12 +82,6 @@ impl Portals {
         }
     }
 
-    /// The resolvers of a network: those of the configuration before what services say.
-    pub(super) fn resolvers(&self, config: &ClientConfig, network: &Network) -> Vec<std::net::IpAddr> {
-        let set = config.network(&network.name).dns;
-        self.servers.or_set(set, &network.name, network.index)
-    }
-
     /// Nothing is looked at any more: services are not asked either.
     fn rest(&mut self) {
         if let Some(task) = self.servers_watched.take() {
@@ -98,6 +92,23 @@ impl Portals {
 }
 
 impl Client {
+    /// The resolvers of a network: those of the configuration before those of Hawser's own lease,
+    /// and these before what services say.
+    pub(super) fn resolvers(&self, network: &Network) -> Vec<std::net::IpAddr> {
+        let mut set = self.config.network(&network.name).dns;
+        if set.is_empty() {
+            set = self
+                .leased(network)
+                .map(|leased| leased.addresses)
+                .unwrap_or_default();
+        }
+        self.portals.servers.or_set(set, &network.name, network.index)
+    }
+
+    fn leased(&self, network: &Network) -> Option<Servers> {
+        self.dhcp.as_ref()?.view().servers(&network.name)
+    }
+
     /// Looks at networks without a path that works.
     pub(super) fn see_to_portals(&mut self) {
         let now = self.now();
@@ -113,7 +124,18 @@ impl Client {
         self.portals.watch.retain(is_among);
         let mut is_looking = false;
         for network in &stuck {
-            let resolvers = self.portals.resolvers(&self.config, network);
+            let leased = self.leased(network);
+            let servers = &self.portals.servers;
+            let look = Look {
+                place: Place {
+                    number: 0,
+                    device: network.name.clone(),
+                    index: network.index,
+                    servers: self.resolvers(network),
+                },
+                page: page.clone(),
+                api: servers.portal_api(leased.as_ref(), &network.name, network.index),
+            };
             let Portals {
                 watch, news, stuck, ..
             } = &mut self.portals;
@@ -121,13 +143,7 @@ impl Client {
             let is_due = since + GRACE <= now;
             is_looking |= is_due;
             watch.follow(&network.name, is_due.then(|| way(network)), now);
-            let place = is_due.then(|| Place {
-                number: 0,
-                device: network.name.clone(),
-                index: network.index,
-                servers: resolvers,
-            });
-            watch.look(&network.name, place, &page, || news.clone(), now);
+            watch.look(&network.name, is_due.then_some(look), || news.clone(), now);
         }
         if !is_looking {
             self.portals.rest();

@@ -13,7 +13,6 @@ mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant as Clock;
 
@@ -31,6 +30,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::dns::{Servers, below};
 use crate::program::Started;
 use crate::system_bus::SystemBus;
 
@@ -159,11 +159,15 @@ impl View {
             .collect()
     }
 
-    /// A network's resolvers and its own domain by its lease.
-    pub fn resolvers(&self, name: &str) -> Option<(Vec<IpAddr>, Option<String>)> {
+    /// What a network's lease says of its resolvers, its own domain and its captive portal API.
+    pub fn servers(&self, name: &str) -> Option<Servers> {
         let all = self.0.borrow();
         let lease = all.get(name)?.lease.as_ref()?;
-        Some((lease.servers.clone(), lease.domain.clone()))
+        Some(Servers {
+            addresses: lease.servers.clone(),
+            domains: lease.domain.as_deref().and_then(below).into_iter().collect(),
+            portal_api: lease.portal_api.clone(),
+        })
     }
 }
 

@@ -1,0 +1,222 @@
+//! The captive portal API of a network (RFC 8908): the network says itself whether people have to
+//! log in, where, and for how long.
+//!
+//! What it says is somebody's word, though of somebody whom a certificate names: it is read within
+//! bounds, and nothing of it but a plain address and two numbers is kept. Venue information is not
+//! shown.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hawser_config::Page;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use super::fetch::{connect, get, safe};
+use crate::dns::Place;
+
+/// What is left of a login.
+///
+/// Source: RFC 8908 section 5.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Left {
+    /// Until it ends, s.
+    pub seconds: Option<u64>,
+    /// Until it ends, both ways together.
+    pub bytes: Option<u64>,
+}
+
+impl Left {
+    /// Whether the network says anything of it.
+    #[must_use]
+    pub fn is_said(self) -> bool {
+        self != Self::default()
+    }
+
+    /// The same some time later.
+    #[must_use]
+    pub fn after(self, passed: Duration) -> Self {
+        let seconds = self.seconds.map(|left| left.saturating_sub(passed.as_secs()));
+        Self { seconds, ..self }
+    }
+}
+
+/// What a network says of itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// It lets nothing through until somebody logs in.
+    pub is_captive: bool,
+    /// Where to log in; where nobody has to, where to make the login last longer, if that can be.
+    pub login: Option<String>,
+    /// What is left of the login.
+    pub left: Left,
+}
+
+/// Asks the network at that address; `None` where it does not say anything that can be understood.
+pub(super) async fn ask(place: &Place, address: &str) -> Option<Told> {
+    if address == UNRESTRICTED {
+        return Some(Told::default());
+    }
+    let network = &place.device;
+    let Some(page) = Page::at(address, "https://", 443).filter(|_| address.len() <= LONGEST) else {
+        tracing::debug!(network, address, "this is no address of a captive portal API");
+        return None;
+    };
+    let said = match timeout(TIMEOUT, fetch(place, &page)).await {
+        Ok(Ok(bytes)) => read(&bytes).ok_or_else(|| "it says nothing that can be understood".to_owned()),
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err("it does not answer".to_owned()),
+    };
+    said.inspect_err(|error| tracing::debug!(network, address, error, "no captive portal API"))
+        .ok()
+}
+
+async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
+    let name = ServerName::try_from(page.host.trim_matches(['[', ']']).to_owned());
+    let name = name.map_err(io::Error::other)?;
+    let tls = spawn_blocking(tls).await?;
+    let stream = tls.connect(name, connect(place, page).await?).await?;
+    get(stream, page, "Accept: application/captive+json\r\n", MOST_BYTES).await
+}
+
+/// With the authorities that the system trusts now. They are not kept: it is seldom that a network
+/// has an API.
+fn tls() -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let config = ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    TlsConnector::from(Arc::new(config))
+}
+
+/// What an answer of the API says; `None` for none of an API.
+#[must_use]
+pub fn read(bytes: &[u8]) -> Option<Told> {
+    let mut headers = [httparse::EMPTY_HEADER; 64];
+    let mut response = httparse::Response::new(&mut headers);
+    let Ok(httparse::Status::Complete(head)) = response.parse(bytes) else {
+        return None;
+    };
+    if response.code != Some(200) {
+        return None;
+    }
+    let said: Value = serde_json::from_slice(&bytes[head..]).ok()?;
+    let is_captive = said["captive"].as_bool()?;
+    let login = said["user-portal-url"]
+        .as_str()
+        .and_then(|url| safe(url.as_bytes()));
+    let left = Left {
+        seconds: said["seconds-remaining"].as_u64(),
+        bytes: said["bytes-remaining"].as_u64(),
+    };
+    Some(Told {
+        is_captive,
+        login: login.filter(|_| is_captive || said["can-extend-session"] == true),
+        left: if is_captive { Left::default() } else { left },
+    })
+}
+
+/// What a network without a portal gives in place of an address (RFC 8910 section 2).
+const UNRESTRICTED: &str = "urn:ietf:params:capport:unrestricted";
+/// For a name, a connection, TLS and a page: the known page is asked for only after this.
+const TIMEOUT: Duration = Duration::from_secs(4);
+/// The object has six members.
+const MOST_BYTES: u64 = 8192;
+/// Of an address: a DHCP option has 255 bytes.
+const LONGEST: usize = 255;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn said(body: &str) -> Option<Told> {
+        read(format!("HTTP/1.1 200 OK\r\nContent-Type: application/captive+json\r\n\r\n{body}").as_bytes())
+    }
+
+    #[test]
+    fn what_a_network_says_of_itself_is_understood() {
+        let url = "https://example.org/portal.html";
+        // As in RFC 8908 section 6.
+        let captive = said(&format!(
+            r#"{{ "captive": true, "user-portal-url": "{url}", "venue-info-url": "https://flight.example.com/", "seconds-remaining": 9 }}"#
+        ));
+        let expected = Told {
+            is_captive: true,
+            login: Some(url.to_owned()),
+            left: Left::default(),
+        };
+        assert_eq!(captive, Some(expected));
+        let open = |extends: bool| {
+            said(&format!(
+                r#"{{"captive":false,"user-portal-url":"{url}","seconds-remaining":326,"bytes-remaining":70000,"can-extend-session":{extends}}}"#
+            ))
+            .unwrap()
+        };
+        let left = Left {
+            seconds: Some(326),
+            bytes: Some(70_000),
+        };
+        assert_eq!(open(true).login.as_deref(), Some(url));
+        assert_eq!((open(false).login, open(false).left), (None, left));
+        assert_eq!(left.after(Duration::from_secs(26)).seconds, Some(300));
+        assert_eq!(left.after(Duration::from_secs(999)).seconds, Some(0));
+    }
+
+    #[test]
+    fn what_is_no_word_of_a_network_is_none() {
+        for body in [
+            "",
+            "{}",
+            "[]",
+            "{\"captive\":\"true\"}",
+            "{\"captive\":1}",
+            "{\"captive\":true",
+            "<html>",
+        ] {
+            assert_eq!(said(body), None, "{body}");
+        }
+        assert_eq!(read(b"HTTP/1.1 302 Found\r\n\r\n{\"captive\":false}"), None);
+        assert_eq!(read(b"{\"captive\":false}"), None);
+        // The word counts without what cannot be shown or counted.
+        let odd = r#"{"captive":true,"user-portal-url":"https://x/$(reboot)"}"#;
+        assert_eq!(said(odd).unwrap().login, None);
+        let odd = r#"{"captive":false,"seconds-remaining":-1,"bytes-remaining":1e400}"#;
+        assert!(said(odd).is_none_or(|told| !told.left.is_said()));
+    }
+
+    #[tokio::test]
+    async fn a_network_that_says_it_has_none_is_not_asked() {
+        let place = Place {
+            number: 0,
+            device: "none".to_owned(),
+            index: 0,
+            servers: Vec::new(),
+        };
+        assert_eq!(ask(&place, UNRESTRICTED).await, Some(Told::default()));
+        for address in [
+            "http://192.0.2.1/api",
+            "https://",
+            "https://x y/",
+            "urn:ietf:params:capport:other",
+        ] {
+            assert_eq!(ask(&place, address).await, None);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_break_it(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = read(&bytes);
+            let whole = [b"HTTP/1.1 200 OK\r\n\r\n".to_vec(), bytes].concat();
+            let _ = read(&whole);
+        }
+    }
+}
