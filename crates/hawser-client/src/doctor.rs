@@ -90,7 +90,7 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
                 joined: joined.as_ref(),
                 identity: identity.as_ref(),
                 servers: servers.or_set(config.network(&device.name).dns, &device.name, device.index),
-                api: servers.portal_api(None, &device.name, device.index),
+                api: servers.portal_api(&device.name, device.index),
             };
             async move { patient.examine().await }
         });

@@ -5,8 +5,10 @@
 
 use std::collections::BTreeMap;
 
+use hawser_config::Page;
 use hawser_dataplane::PathState;
-use hawser_host::dns::{NameServers, Place, Servers};
+use hawser_host::dhcp::{self, Dhcp};
+use hawser_host::dns::{NameServers, Place};
 use hawser_host::portal::Look;
 use hawser_host::portals::{self, Looked, way};
 use hawser_linux::netlink::Network;
@@ -95,18 +97,34 @@ impl Client {
     /// The resolvers of a network: those of the configuration before those of Hawser's own lease,
     /// and these before what services say.
     pub(super) fn resolvers(&self, network: &Network) -> Vec<std::net::IpAddr> {
-        let mut set = self.config.network(&network.name).dns;
-        if set.is_empty() {
-            set = self
-                .leased(network)
-                .map(|leased| leased.addresses)
-                .unwrap_or_default();
+        let name = &network.name;
+        let mut set = self.config.network(name).dns;
+        if set.is_empty()
+            && let Some(leased) = self.leases().and_then(|leases| leases.servers(name))
+        {
+            set = leased.addresses;
         }
-        self.portals.servers.or_set(set, &network.name, network.index)
+        self.portals.servers.or_set(set, name, network.index)
     }
 
-    fn leased(&self, network: &Network) -> Option<Servers> {
-        self.dhcp.as_ref()?.view().servers(&network.name)
+    fn leases(&self) -> Option<&dhcp::View> {
+        self.dhcp.as_ref().map(Dhcp::view)
+    }
+
+    /// By what a network is looked at.
+    fn look(&self, network: &Network, page: &Page) -> Look {
+        let (name, index) = (&network.name, network.index);
+        let heard = self.leases().and_then(|leases| leases.portal_api(name, index));
+        Look {
+            place: Place {
+                number: 0,
+                device: name.clone(),
+                index,
+                servers: self.resolvers(network),
+            },
+            page: page.clone(),
+            api: heard.or_else(|| self.portals.servers.portal_api(name, index)),
+        }
     }
 
     /// Looks at networks without a path that works.
@@ -124,18 +142,7 @@ impl Client {
         self.portals.watch.retain(is_among);
         let mut is_looking = false;
         for network in &stuck {
-            let leased = self.leased(network);
-            let servers = &self.portals.servers;
-            let look = Look {
-                place: Place {
-                    number: 0,
-                    device: network.name.clone(),
-                    index: network.index,
-                    servers: self.resolvers(network),
-                },
-                page: page.clone(),
-                api: servers.portal_api(leased.as_ref(), &network.name, network.index),
-            };
+            let look = self.look(network, &page);
             let Portals {
                 watch, news, stuck, ..
             } = &mut self.portals;

@@ -115,9 +115,9 @@ impl Naming {
         page: &Page,
     ) -> Option<Look> {
         let place = self.place(number, known, config)?;
-        let leased = self.leases.servers(&known.name);
+        let heard = self.leases.portal_api(&known.name, place.index);
         Some(Look {
-            api: self.servers.portal_api(leased.as_ref(), &known.name, place.index),
+            api: heard.or_else(|| self.servers.portal_api(&known.name, place.index)),
             place,
             page: page.clone(),
         })

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hawser_config::Page;
 use hawser_host::dns::answer::Question;
-use hawser_host::portal::{Left, judge, read};
+use hawser_host::portal::{Left, advertised, judge, read};
 use hawser_steer::portal::Outcome;
 
 /// What resolvers are asked in the corpus: the address of `www.example.org`, with id 7.
@@ -59,8 +59,12 @@ pub(crate) fn portal(input: &[u8]) {
     }
 }
 
-/// What the captive portal API of a network says.
+/// What the captive portal API of a network says, and where a router says that it is.
 pub(crate) fn capport(input: &[u8]) {
+    if let Some(address) = advertised(input) {
+        assert!(address.bytes().all(|byte| byte.is_ascii_graphic()));
+        assert!(input.starts_with(address.as_bytes()) && !address.is_empty());
+    }
     let Some(told) = read(input) else {
         return;
     };

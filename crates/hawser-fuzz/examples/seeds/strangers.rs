@@ -107,6 +107,7 @@ pub(super) fn capport() -> Seeds {
         ("deep", ok(&"[".repeat(300))),
         ("cut", ok(r#"{"captive":tr"#)),
         ("page", ok("<html>Welcome</html>")),
+        ("advertised", b"https://wifi.example/api\0\0\0\0\0\0".to_vec()),
         (
             "sent-on",
             b"HTTP/1.1 302 Found\r\nLocation: https://x/\r\n\r\n{\"captive\":false}".to_vec(),

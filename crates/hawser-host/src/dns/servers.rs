@@ -71,10 +71,9 @@ impl NameServers {
         })
     }
 
-    /// The address of a network's captive portal API (RFC 8910), by Hawser's own lease of it or by
-    /// what services say.
-    pub fn portal_api(&self, leased: Option<&Servers>, name: &str, index: u32) -> Option<String> {
-        let known = [leased, self.by_index.get(&index), self.by_name.get(name)];
+    /// The address of a network's captive portal API (RFC 8910), as services say.
+    pub fn portal_api(&self, name: &str, index: u32) -> Option<String> {
+        let known = [self.by_index.get(&index), self.by_name.get(name)];
         let mut all = known.into_iter().flatten();
         all.find_map(|servers| servers.portal_api.clone())
     }
@@ -412,14 +411,8 @@ mod tests {
                 portal_api: Some(API.to_owned()),
             }
         );
-        let api = |leased, name, index| known.portal_api(leased, name, index);
-        assert_eq!(api(None, "wlan0", 3).as_deref(), Some(API));
-        assert_eq!(api(None, "eth0", 7), None);
-        let own = Servers {
-            portal_api: Some("https://own.example".to_owned()),
-            ..Servers::default()
-        };
-        assert_eq!(api(Some(&own), "wlan0", 3), own.portal_api);
+        assert_eq!(known.portal_api("wlan0", 3).as_deref(), Some(API));
+        assert_eq!(known.portal_api("eth0", 7), None);
     }
 
     #[test]

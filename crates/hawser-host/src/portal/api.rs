@@ -123,6 +123,16 @@ pub fn read(bytes: &[u8]) -> Option<Told> {
     })
 }
 
+/// The address in the option of a router advertisement, which zeros fill up.
+///
+/// Source: RFC 8910 section 2.3.
+#[must_use]
+pub fn advertised(option: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(option).ok()?.trim_end_matches('\0');
+    let is_plain = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_graphic());
+    is_plain.then(|| text.to_owned())
+}
+
 /// What a network without a portal gives in place of an address (RFC 8910 section 2).
 const UNRESTRICTED: &str = "urn:ietf:params:capport:unrestricted";
 /// For a name, a connection, TLS and a page: the known page is asked for only after this.
@@ -190,6 +200,23 @@ mod tests {
         assert_eq!(said(odd).unwrap().login, None);
         let odd = r#"{"captive":false,"seconds-remaining":-1,"bytes-remaining":1e400}"#;
         assert!(said(odd).is_none_or(|told| !told.left.is_said()));
+    }
+
+    #[test]
+    fn the_address_of_a_router_ends_with_zeros() {
+        assert_eq!(
+            advertised(b"https://x/api\0\0\0").as_deref(),
+            Some("https://x/api")
+        );
+        for option in [
+            &b""[..],
+            b"\0\0",
+            b"https://x/\0api",
+            b"https://x/\xff",
+            b"https://x /",
+        ] {
+            assert_eq!(advertised(option), None);
+        }
     }
 
     #[tokio::test]

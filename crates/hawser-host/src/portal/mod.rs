@@ -11,7 +11,7 @@ use hawser_steer::portal::Outcome;
 
 use crate::dns::Place;
 
-pub use api::{Left, Told, read};
+pub use api::{Left, Told, advertised, read};
 pub use page::judge;
 
 /// What a look goes by.
