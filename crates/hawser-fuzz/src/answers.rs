@@ -65,21 +65,21 @@ pub(crate) fn capport(input: &[u8]) {
         assert!(address.bytes().all(|byte| byte.is_ascii_graphic()));
         assert!(input.starts_with(address.as_bytes()) && !address.is_empty());
     }
-    let Some(told) = read(input) else {
+    let Some(found) = read(input) else {
         return;
     };
-    if let Some(login) = &told.login {
+    if let Some(login) = &found.login {
         can_be_shown(login);
     }
     // Nothing is made up.
-    for number in [told.left.seconds, told.left.bytes].into_iter().flatten() {
+    for number in [found.left.seconds, found.left.bytes].into_iter().flatten() {
         let digits = number.to_string();
         let mut places = input.windows(digits.len());
         assert!(places.any(|place| place == digits.as_bytes()));
     }
-    assert!(!told.is_captive || told.left == Left::default());
+    assert!(found.outcome == Outcome::Page || found.left == Left::default());
     // Space behind the object means nothing, and anything else is no object.
-    assert_eq!(read(&[input, b"\n"].concat()).as_ref(), Some(&told));
+    assert_eq!(read(&[input, b"\n"].concat()).as_ref(), Some(&found));
     assert_eq!(read(&[input, b"\nx"].concat()), None);
 }
 

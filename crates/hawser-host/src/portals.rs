@@ -214,11 +214,11 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         let before = watched.machine.state();
         let Found { outcome, login, left } = looked.found;
         watched.machine.handle_outcome(outcome, now);
-        if outcome == Outcome::Page {
-            (watched.login, watched.left) = (login, (left, now));
-        } else {
-            watched.login = login.or_else(|| watched.login.take());
+        if outcome != Outcome::Nothing {
+            watched.left = (left, now);
         }
+        let known = watched.login.take().filter(|_| outcome != Outcome::Page);
+        watched.login = login.or(known);
         match (before, watched.machine.state()) {
             (State::Captive, State::Open) => {
                 tracing::info!(network = name, "its portal lets everything through now");
@@ -240,3 +240,43 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
 
 /// Networks that are remembered.
 const MOST_SEEN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_known_of_a_login_is_what_was_said_last() {
+        let mut portals: Portals<u8> = Portals::default();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        portals.follow(&1, Some(("wlan0".to_owned(), [None; 2])), at(0));
+        let mut look = |outcome, login: Option<&str>, seconds, now| {
+            let found = Found {
+                outcome,
+                login: login.map(str::to_owned),
+                left: Left { seconds, bytes: None },
+            };
+            let looked = Looked {
+                key: 1,
+                serial: 1,
+                found,
+            };
+            portals.on_looked("wlan0", looked, at(now));
+            let left = portals.left(&1, at(now + 10)).and_then(|left| left.seconds);
+            (portals.login(&1).map(str::to_owned), left)
+        };
+        let url = || Some("https://x/".to_owned());
+        assert_eq!(
+            look(Outcome::Page, Some("https://x/"), Some(60), 0),
+            (url(), Some(50))
+        );
+        assert_eq!(look(Outcome::Nothing, None, None, 5), (url(), Some(45)));
+        assert_eq!(look(Outcome::Page, None, None, 10), (None, None));
+        assert_eq!(look(Outcome::Page, None, Some(60), 20), (None, Some(50)));
+        assert_eq!(look(Outcome::Other, Some("https://x/"), None, 30), (url(), None));
+        assert_eq!(look(Outcome::Other, None, None, 33), (url(), None));
+        assert_eq!(portals.shown(&1), Some(("portal", Some("https://x/"))));
+    }
+}

@@ -10,58 +10,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_config::Page;
+use hawser_steer::portal::Outcome;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use serde::Serialize;
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::fetch::{connect, get, safe};
+use super::found::{Found, Left};
 use crate::dns::Place;
 
-/// What is left of a login.
-///
-/// Source: RFC 8908 section 5.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Left {
-    /// Until it ends, s.
-    pub seconds: Option<u64>,
-    /// Until it ends, both ways together.
-    pub bytes: Option<u64>,
-}
-
-impl Left {
-    /// Whether the network says anything of it.
-    #[must_use]
-    pub fn is_said(self) -> bool {
-        self != Self::default()
-    }
-
-    /// The same some time later.
-    #[must_use]
-    pub fn after(self, passed: Duration) -> Self {
-        let seconds = self.seconds.map(|left| left.saturating_sub(passed.as_secs()));
-        Self { seconds, ..self }
-    }
-}
-
-/// What a network says of itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// It lets nothing through until somebody logs in.
-    pub is_captive: bool,
-    /// Where to log in; where nobody has to, where to make the login last longer, if that can be.
-    pub login: Option<String>,
-    /// What is left of the login.
-    pub left: Left,
-}
-
 /// Asks the network at that address; `None` where it does not say anything that can be understood.
-pub(super) async fn ask(place: &Place, address: &str) -> Option<Told> {
+pub(super) async fn ask(place: &Place, address: &str) -> Option<Found> {
     if address == UNRESTRICTED {
-        return Some(Told::default());
+        return Some(Found {
+            outcome: Outcome::Page,
+            login: None,
+            left: Left::default(),
+        });
     }
     let network = &place.device;
     let Some(page) = Page::at(address, "https://", 443).filter(|_| address.len() <= LONGEST) else {
@@ -98,7 +66,7 @@ fn tls() -> TlsConnector {
 
 /// What an answer of the API says; `None` for none of an API.
 #[must_use]
-pub fn read(bytes: &[u8]) -> Option<Told> {
+pub fn read(bytes: &[u8]) -> Option<Found> {
     let mut headers = [httparse::EMPTY_HEADER; 64];
     let mut response = httparse::Response::new(&mut headers);
     let Ok(httparse::Status::Complete(head)) = response.parse(bytes) else {
@@ -116,8 +84,8 @@ pub fn read(bytes: &[u8]) -> Option<Told> {
         seconds: said["seconds-remaining"].as_u64(),
         bytes: said["bytes-remaining"].as_u64(),
     };
-    Some(Told {
-        is_captive,
+    Some(Found {
+        outcome: if is_captive { Outcome::Other } else { Outcome::Page },
         login: login.filter(|_| is_captive || said["can-extend-session"] == true),
         left: if is_captive { Left::default() } else { left },
     })
@@ -147,7 +115,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn said(body: &str) -> Option<Told> {
+    fn said(body: &str) -> Option<Found> {
         read(format!("HTTP/1.1 200 OK\r\nContent-Type: application/captive+json\r\n\r\n{body}").as_bytes())
     }
 
@@ -158,8 +126,8 @@ mod tests {
         let captive = said(&format!(
             r#"{{ "captive": true, "user-portal-url": "{url}", "venue-info-url": "https://flight.example.com/", "seconds-remaining": 9 }}"#
         ));
-        let expected = Told {
-            is_captive: true,
+        let expected = Found {
+            outcome: Outcome::Other,
             login: Some(url.to_owned()),
             left: Left::default(),
         };
@@ -199,7 +167,7 @@ mod tests {
         let odd = r#"{"captive":true,"user-portal-url":"https://x/$(reboot)"}"#;
         assert_eq!(said(odd).unwrap().login, None);
         let odd = r#"{"captive":false,"seconds-remaining":-1,"bytes-remaining":1e400}"#;
-        assert!(said(odd).is_none_or(|told| !told.left.is_said()));
+        assert!(said(odd).is_none_or(|found| !found.left.is_said()));
     }
 
     #[test]
@@ -227,7 +195,8 @@ mod tests {
             index: 0,
             servers: Vec::new(),
         };
-        assert_eq!(ask(&place, UNRESTRICTED).await, Some(Told::default()));
+        let found = ask(&place, UNRESTRICTED).await.unwrap();
+        assert_eq!((found.outcome, found.login), (Outcome::Page, None));
         for address in [
             "http://192.0.2.1/api",
             "https://",

@@ -4,6 +4,7 @@
 
 mod api;
 mod fetch;
+mod found;
 mod page;
 
 use hawser_config::Page;
@@ -11,7 +12,8 @@ use hawser_steer::portal::Outcome;
 
 use crate::dns::Place;
 
-pub use api::{Left, Told, advertised, read};
+pub use api::{advertised, read};
+pub use found::{Found, Left};
 pub use page::judge;
 
 /// What a look goes by.
@@ -25,17 +27,6 @@ pub struct Look {
     pub api: Option<String>,
 }
 
-/// What a look has found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Whether a portal is there.
-    pub outcome: Outcome,
-    /// Where to log in, or where to make the login last longer.
-    pub login: Option<String>,
-    /// What is left of the login.
-    pub left: Left,
-}
-
 /// Looks once. The network's own word counts before the page, of which nothing is asked then.
 pub async fn look_for_portal(look: &Look) -> Found {
     let told = match &look.api {
@@ -43,27 +34,12 @@ pub async fn look_for_portal(look: &Look) -> Found {
         None => None,
     };
     match told {
-        Some(Told {
-            is_captive: false,
-            login,
-            left,
-        }) => Found {
-            outcome: Outcome::Page,
-            login,
-            left,
-        },
-        Some(Told {
-            login: Some(login), ..
-        }) => Found {
-            outcome: Outcome::Other,
-            login: Some(login),
-            left: Left::default(),
-        },
+        Some(found) if found.outcome == Outcome::Page || found.login.is_some() => found,
         // A network that does not say where to log in sends those there who ask for a page.
         told => {
             let (outcome, login) = page::look(&look.place, &look.page).await;
             Found {
-                outcome: told.map_or(outcome, |_| Outcome::Other),
+                outcome: told.map_or(outcome, |found| found.outcome),
                 login,
                 left: Left::default(),
             }
