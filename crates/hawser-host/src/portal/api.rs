@@ -114,6 +114,10 @@ const LONGEST: usize = 255;
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rustls::ServerConfig;
+    use rustls::pki_types::PrivatePkcs8KeyDer;
+    use tokio::net::TcpListener;
+    use tokio_rustls::TlsAcceptor;
 
     fn said(body: &str) -> Option<Found> {
         read(format!("HTTP/1.1 200 OK\r\nContent-Type: application/captive+json\r\n\r\n{body}").as_bytes())
@@ -187,14 +191,36 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_network_that_says_it_has_none_is_not_asked() {
-        let place = Place {
+    fn place(device: &str) -> Place {
+        Place {
             number: 0,
-            device: "none".to_owned(),
+            device: device.to_owned(),
             index: 0,
             servers: Vec::new(),
-        };
+        }
+    }
+
+    #[tokio::test]
+    async fn nothing_is_asked_of_a_server_for_which_nobody_vouches() {
+        if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
+            return;
+        }
+        let made = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]).unwrap();
+        let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+        let config = ServerConfig::builder().with_no_client_auth();
+        let config = config.with_single_cert(vec![made.cert.der().clone()], key.into());
+        let server = TlsAcceptor::from(Arc::new(config.unwrap()));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = format!("https://{}/", listener.local_addr().unwrap());
+        let handshake = tokio::spawn(async move { server.accept(listener.accept().await?.0).await });
+        assert_eq!(ask(&place("lo"), &address).await, None);
+        let refused = handshake.await.unwrap().unwrap_err().to_string();
+        assert!(refused.contains("UnknownCA"), "{refused}");
+    }
+
+    #[tokio::test]
+    async fn a_network_that_says_it_has_none_is_not_asked() {
+        let place = place("none");
         let found = ask(&place, UNRESTRICTED).await.unwrap();
         assert_eq!((found.outcome, found.login), (Outcome::Page, None));
         for address in [
