@@ -12,7 +12,7 @@ use hawser_config::{self as config, ClientConfig, Page};
 use hawser_control::over_tls::dial;
 use hawser_control::tls;
 use hawser_host::dns::{NameServers, Place};
-use hawser_host::portal::look_for_portal;
+use hawser_host::portal::{Look, look_for_portal};
 use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
 use hawser_steer::portal::Outcome;
@@ -90,6 +90,7 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
                 joined: joined.as_ref(),
                 identity: identity.as_ref(),
                 servers: servers.or_set(config.network(&device.name).dns, &device.name, device.index),
+                api: servers.portal_api(&device.name, device.index),
             };
             async move { patient.examine().await }
         });
@@ -110,6 +111,8 @@ struct Patient<'a> {
     joined: Option<&'a Joined>,
     identity: Option<&'a Identity>,
     servers: Vec<IpAddr>,
+    /// Of captive portals.
+    api: Option<String>,
 }
 
 impl Patient<'_> {
@@ -218,17 +221,23 @@ impl Patient<'_> {
     }
 
     async fn look(&self, page: &Page) -> Finding {
-        match look_for_portal(&self.place(), page).await {
-            (Outcome::Page, _) => good("portal", "none"),
-            (Outcome::Other, login) => {
-                let login = login.unwrap_or_else(|| "any http:// page".to_owned());
+        let look = Look {
+            place: self.place(),
+            page: page.clone(),
+            api: self.api.clone(),
+        };
+        let found = look_for_portal(&look).await;
+        match found.outcome {
+            Outcome::Page => good("portal", "none"),
+            Outcome::Other => {
+                let login = found.login.unwrap_or_else(|| "any http:// page".to_owned());
                 bad(
                     "portal",
                     "a login page is in between",
                     &format!("log in at {login}"),
                 )
             }
-            (Outcome::Nothing, _) => Finding {
+            Outcome::Nothing => Finding {
                 what: "portal",
                 good: true,
                 said: format!("cannot tell: {} does not answer", page.host),

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 
-use hawser_config::ClientConfig;
+use hawser_config::Page;
 use hawser_dataplane::PathState;
+use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::dns::{NameServers, Place};
+use hawser_host::portal::Look;
 use hawser_host::portals::{self, Looked, way};
 use hawser_linux::netlink::Network;
 use hawser_units::{Duration, Instant};
@@ -82,12 +84,6 @@ impl Portals {
         }
     }
 
-    /// The resolvers of a network: those of the configuration before what services say.
-    pub(super) fn resolvers(&self, config: &ClientConfig, network: &Network) -> Vec<std::net::IpAddr> {
-        let set = config.network(&network.name).dns;
-        self.servers.or_set(set, &network.name, network.index)
-    }
-
     /// Nothing is looked at any more: services are not asked either.
     fn rest(&mut self) {
         if let Some(task) = self.servers_watched.take() {
@@ -98,6 +94,39 @@ impl Portals {
 }
 
 impl Client {
+    /// The resolvers of a network: those of the configuration before those of Hawser's own lease,
+    /// and these before what services say.
+    pub(super) fn resolvers(&self, network: &Network) -> Vec<std::net::IpAddr> {
+        let name = &network.name;
+        let mut set = self.config.network(name).dns;
+        if set.is_empty()
+            && let Some(leased) = self.leases().and_then(|leases| leases.servers(name))
+        {
+            set = leased.addresses;
+        }
+        self.portals.servers.or_set(set, name, network.index)
+    }
+
+    fn leases(&self) -> Option<&dhcp::View> {
+        self.dhcp.as_ref().map(Dhcp::view)
+    }
+
+    /// By what a network is looked at.
+    fn look(&self, network: &Network, page: &Page) -> Look {
+        let (name, index) = (&network.name, network.index);
+        let heard = self.leases().and_then(|leases| leases.portal_api(name, index));
+        Look {
+            place: Place {
+                number: 0,
+                device: name.clone(),
+                index,
+                servers: self.resolvers(network),
+            },
+            page: page.clone(),
+            api: heard.or_else(|| self.portals.servers.portal_api(name, index)),
+        }
+    }
+
     /// Looks at networks without a path that works.
     pub(super) fn see_to_portals(&mut self) {
         let now = self.now();
@@ -113,7 +142,7 @@ impl Client {
         self.portals.watch.retain(is_among);
         let mut is_looking = false;
         for network in &stuck {
-            let resolvers = self.portals.resolvers(&self.config, network);
+            let look = self.look(network, &page);
             let Portals {
                 watch, news, stuck, ..
             } = &mut self.portals;
@@ -121,13 +150,7 @@ impl Client {
             let is_due = since + GRACE <= now;
             is_looking |= is_due;
             watch.follow(&network.name, is_due.then(|| way(network)), now);
-            let place = is_due.then(|| Place {
-                number: 0,
-                device: network.name.clone(),
-                index: network.index,
-                servers: resolvers,
-            });
-            watch.look(&network.name, place, &page, || news.clone(), now);
+            watch.look(&network.name, is_due.then_some(look), || news.clone(), now);
         }
         if !is_looking {
             self.portals.rest();

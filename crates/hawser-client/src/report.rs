@@ -71,7 +71,7 @@ impl Client {
                         None => json!(attached.and_then(|a| a.state)),
                     },
                     "portal": portal.flatten(),
-                    "resolvers": self.portals.resolvers(&self.config, network),
+                    "resolvers": self.resolvers(network),
                     "paused": self.paused.contains(&network.name),
                     "cap_bps": self.caps_of(&network.name),
                     "use": self.uses_of(&network.name),

@@ -331,28 +331,38 @@ pub struct Page {
     pub expected: String,
 }
 
+impl Page {
+    /// Where an address leads that begins with `scheme`, such as `http://`; `port` is meant where it
+    /// names none.
+    #[must_use]
+    pub fn at(url: &str, scheme: &str, port: u16) -> Option<Self> {
+        let rest = url.strip_prefix(scheme)?;
+        let (place, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
+        let (host, port) = match place.rsplit_once(':') {
+            // The colons of an IPv6 address stand between brackets.
+            Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()?),
+            _ => (place, port),
+        };
+        let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
+        let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
+        (is_plain && (is_address || names::normal(host).is_some())).then(|| Self {
+            host: host.to_owned(),
+            port,
+            path: path.to_owned(),
+            expected: String::new(),
+        })
+    }
+}
+
 impl FromStr for Page {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
         let (url, expected) = text.split_once(' ').unwrap_or((text, ""));
-        let rest = url.strip_prefix("http://").ok_or(())?;
-        let (place, path) = rest.find('/').map_or((rest, "/"), |slash| rest.split_at(slash));
-        let (host, port) = match place.rsplit_once(':') {
-            // The colons of an IPv6 address stand between brackets.
-            Some((host, port)) if !port.ends_with(']') => (host, port.parse().map_err(|_| ())?),
-            _ => (place, 80),
-        };
-        let is_address = host.trim_matches(['[', ']']).parse::<IpAddr>().is_ok();
-        let is_plain = path.bytes().all(|byte| byte.is_ascii_graphic());
-        if !is_plain || !(is_address || names::normal(host).is_some()) {
-            return Err(());
-        }
+        let page = Self::at(url, "http://", 80).ok_or(())?;
         Ok(Self {
-            host: host.to_owned(),
-            port,
-            path: path.to_owned(),
             expected: expected.trim().to_owned(),
+            ..page
         })
     }
 }

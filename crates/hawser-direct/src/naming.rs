@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use anyhow::anyhow;
-use hawser_config::{ClientConfig, DnsMode};
+use hawser_config::{ClientConfig, DnsMode, Page};
 use hawser_host::dhcp;
-use hawser_host::dns::{self, NameServers, Place, Servers, below};
+use hawser_host::dns::{self, NameServers, Place, Servers};
+use hawser_host::portal::Look;
 use hawser_linux::direct::{Elements, TABLE, TUNNEL};
 use hawser_steer::names::{Choices, Learned, Names, Reason, normal};
 use hawser_units::{Duration, Instant, NetworkId};
@@ -100,13 +101,26 @@ impl Naming {
     /// What a network says itself: by the lease that Hawser has from it, else by what the system
     /// knows.
     fn servers_of(&self, name: &str, index: u32) -> Servers {
-        match self.leases.resolvers(name) {
-            Some((addresses, domain)) if !addresses.is_empty() => Servers {
-                addresses,
-                domains: domain.as_deref().and_then(below).into_iter().collect(),
-            },
+        match self.leases.servers(name) {
+            Some(servers) if !servers.addresses.is_empty() => servers,
             Some(_) | None => self.servers.of(name, index),
         }
+    }
+
+    /// By what a network is looked at for a portal.
+    pub(super) fn look(
+        &self,
+        (number, known): (u8, &Known),
+        config: &ClientConfig,
+        page: &Page,
+    ) -> Option<Look> {
+        let place = self.place(number, known, config)?;
+        let heard = self.leases.portal_api(&known.name, place.index);
+        Some(Look {
+            api: heard.or_else(|| self.servers.portal_api(&known.name, place.index)),
+            place,
+            page: page.clone(),
+        })
     }
 
     /// Where tasks tell what they found.

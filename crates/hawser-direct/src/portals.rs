@@ -23,9 +23,8 @@ impl Direct {
             self.portals.begin();
         }
         for (number, known) in self.networks.all() {
-            let place = self.naming.place(number, known, &self.config);
-            self.portals
-                .look(&number, place, &page, || self.naming.teller(), now);
+            let look = self.naming.look((number, known), &self.config, &page);
+            self.portals.look(&number, look, || self.naming.teller(), now);
         }
         let portals = &self.portals;
         let changed = self.networks.bar(|number| !portals.may_carry(&number));

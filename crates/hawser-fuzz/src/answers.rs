@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use hawser_config::Page;
 use hawser_host::dns::answer::Question;
-use hawser_host::portal::judge;
+use hawser_host::portal::{Left, advertised, judge, read};
 use hawser_steer::portal::Outcome;
 
 /// What resolvers are asked in the corpus: the address of `www.example.org`, with id 7.
@@ -49,9 +49,7 @@ pub(crate) fn portal(input: &[u8]) {
     let (outcome, login) = judge(input, &page);
     if let Some(login) = login {
         assert_eq!(outcome, Outcome::Other);
-        assert!(login.starts_with("http://") || login.starts_with("https://"));
-        assert!(login.len() <= 200 && login.bytes().all(|byte| byte.is_ascii_graphic()));
-        assert!(!login.contains(['\'', '"', '`', '$', '\\', ';', '<', '>', '|']));
+        can_be_shown(&login);
     }
     let mut longer = input.to_vec();
     longer.extend(b"<html>");
@@ -59,4 +57,34 @@ pub(crate) fn portal(input: &[u8]) {
     if outcome == Outcome::Page {
         assert_eq!(judge(&longer, &page), (outcome, None));
     }
+}
+
+/// What the captive portal API of a network says, and where a router says that it is.
+pub(crate) fn capport(input: &[u8]) {
+    if let Some(address) = advertised(input) {
+        assert!(address.bytes().all(|byte| byte.is_ascii_graphic()));
+        assert!(input.starts_with(address.as_bytes()) && !address.is_empty());
+    }
+    let Some(found) = read(input) else {
+        return;
+    };
+    if let Some(login) = &found.login {
+        can_be_shown(login);
+    }
+    // Nothing is made up.
+    for number in [found.left.seconds, found.left.bytes].into_iter().flatten() {
+        let digits = number.to_string();
+        let mut places = input.windows(digits.len());
+        assert!(places.any(|place| place == digits.as_bytes()));
+    }
+    assert!(found.outcome == Outcome::Page || found.left == Left::default());
+    // Space behind the object means nothing, and anything else is no object.
+    assert_eq!(read(&[input, b"\n"].concat()).as_ref(), Some(&found));
+    assert_eq!(read(&[input, b"\nx"].concat()), None);
+}
+
+fn can_be_shown(login: &str) {
+    assert!(login.starts_with("http://") || login.starts_with("https://"));
+    assert!(login.len() <= 200 && login.bytes().all(|byte| byte.is_ascii_graphic()));
+    assert!(!login.contains(['\'', '"', '`', '$', '\\', ';', '<', '>', '|']));
 }

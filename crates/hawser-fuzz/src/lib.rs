@@ -19,7 +19,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 22] = [
+pub const TARGETS: [Target; 23] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -41,6 +41,7 @@ pub const TARGETS: [Target; 22] = [
     ("ends", ends::ends),
     ("dns", answers::dns),
     ("portal", answers::portal),
+    ("capport", answers::capport),
     ("air", air::air),
 ];
 

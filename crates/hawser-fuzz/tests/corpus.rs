@@ -8,7 +8,7 @@ use hawser_config::Page;
 use hawser_config::invitation::Invitation;
 use hawser_fuzz::{PAGE, QUERY};
 use hawser_host::dns::answer::Question;
-use hawser_host::portal::judge;
+use hawser_host::portal::{judge, read};
 use hawser_wire::control::Message;
 
 fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
@@ -83,6 +83,14 @@ fn the_corpus_reaches_every_message_and_every_way_to_fail() {
         logins += usize::from(login.is_some());
     }
     assert_eq!((outcomes, logins), ([2, 4, 3], 1));
+
+    let (mut outcomes, mut logins, mut lasting) = ([0; 3], 0, 0);
+    for found in seeds("capport").iter().filter_map(|(_, input)| read(input)) {
+        outcomes[found.outcome as usize] += 1;
+        logins += usize::from(found.login.is_some());
+        lasting += usize::from(found.left.is_said());
+    }
+    assert_eq!((outcomes, logins, lasting), ([3, 4, 0], 3, 2));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! | services on the system's message bus | [`system_bus`] |
 //! | addresses by DHCP | [`dhcp`] |
 //! | which resolvers a network has, and questions to them | [`dns`] |
-//! | whether a captive portal stands before a network | [`portal`] |
+//! | whether a captive portal stands before a network, who is told | [`portal`], `notification` |
 //! | position, power, signal and cost of networks | [`sensors`] |
 //! | what networks have carried, kept on the disk | [`usage`] |
 //! | networks, links and clients' paths alike, as commands show them | [`lines`] |
@@ -34,6 +34,7 @@ pub mod http;
 pub mod lines;
 pub mod logging;
 pub mod metrics;
+mod notification;
 pub mod options;
 mod ownership;
 pub mod portal;

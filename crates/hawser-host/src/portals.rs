@@ -1,20 +1,19 @@
 //! Captive portals before networks: which networks are looked at, what was found, where to log in.
 //!
-//! The page by which portals are found is asked for over one network's device and resolvers alone
-//! ([`look_for_portal`]); when it is time, `hawser_steer::portal` decides.
+//! A look asks the network itself, or for a known page, over one network's device and resolvers
+//! alone ([`look_for_portal`]); when it is time, `hawser_steer::portal` decides.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use hawser_config::Page;
 use hawser_linux::netlink::{Network, NextHop};
 use hawser_steer::portal::{Outcome, Portal, State};
 use hawser_units::Instant;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use crate::dns::Place;
-use crate::portal::look_for_portal;
+use crate::notification;
+use crate::portal::{Found, Left, Look, look_for_portal};
 
 /// What a look brought.
 #[derive(Debug)]
@@ -22,8 +21,7 @@ pub struct Looked<K> {
     /// The network.
     pub key: K,
     serial: u64,
-    outcome: Outcome,
-    login: Option<String>,
+    found: Found,
 }
 
 /// A network under watch; looks end with it.
@@ -33,8 +31,14 @@ struct Watched {
     way: Way,
     serial: u64,
     look: Option<JoinHandle<()>>,
-    /// Where to log in.
+    /// By which API the last look went.
+    api: Option<String>,
+    /// Where to log in, or to make the login last longer.
     login: Option<String>,
+    /// What was left of the login, and when that was said.
+    left: (Left, Instant),
+    /// People have been told that a portal is there.
+    is_told: bool,
 }
 
 impl Drop for Watched {
@@ -109,6 +113,19 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         }
     }
 
+    /// Where to log in at a network, or to make a login last longer.
+    #[must_use]
+    pub fn login(&self, key: &K) -> Option<&str> {
+        self.watched.get(key)?.login.as_deref()
+    }
+
+    /// What is left of a network's login, where the network says so.
+    #[must_use]
+    pub fn left(&self, key: &K, now: Instant) -> Option<Left> {
+        let (left, said) = self.watched.get(key)?.left;
+        left.is_said().then(|| left.after(now.since(said)))
+    }
+
     /// Networks that come from now on are held back until the first look at them is over.
     pub fn begin(&mut self) {
         self.has_begun = true;
@@ -130,7 +147,10 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
                 way,
                 serial: self.serials,
                 look: None,
+                api: None,
                 login: None,
+                left: (Left::default(), now),
+                is_told: false,
             };
             self.watched.insert(key.clone(), watched);
         }
@@ -161,8 +181,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
     pub fn look<T: From<Looked<K>> + Send + 'static>(
         &mut self,
         key: &K,
-        place: Option<Place>,
-        page: &Page,
+        look: Option<Look>,
         tell: impl FnOnce() -> mpsc::Sender<T>,
         now: Instant,
     ) {
@@ -170,19 +189,18 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
             return;
         };
         watched.machine.handle_timeout(now);
-        if let Some(place) = place
-            && watched.machine.poll_transmit(now)
-        {
-            let (key, serial, page, tell) = (key.clone(), watched.serial, page.clone(), tell());
+        let Some(look) = look else {
+            return;
+        };
+        if watched.api != look.api {
+            watched.machine.handle_change(now);
+        }
+        if watched.machine.poll_transmit(now) {
+            watched.api.clone_from(&look.api);
+            let (key, serial, tell) = (key.clone(), watched.serial, tell());
             watched.look = Some(tokio::spawn(async move {
-                let (outcome, login) = look_for_portal(&place, &page).await;
-                let looked = Looked {
-                    key,
-                    serial,
-                    outcome,
-                    login,
-                };
-                let _ = tell.send(looked.into()).await;
+                let found = look_for_portal(&look).await;
+                let _ = tell.send(Looked { key, serial, found }.into()).await;
             }));
         }
     }
@@ -194,21 +212,71 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
             return;
         };
         let before = watched.machine.state();
-        watched.machine.handle_outcome(looked.outcome, now);
-        watched.login = looked.login.or_else(|| watched.login.take());
+        let Found { outcome, login, left } = looked.found;
+        watched.machine.handle_outcome(outcome, now);
+        if outcome != Outcome::Nothing {
+            watched.left = (left, now);
+        }
+        let known = watched.login.take().filter(|_| outcome != Outcome::Page);
+        watched.login = login.or(known);
         match (before, watched.machine.state()) {
             (State::Captive, State::Open) => {
                 tracing::info!(network = name, "its portal lets everything through now");
             }
-            (State::Unknown | State::Open, State::Captive) => tracing::warn!(
-                network = name,
-                login = watched.login,
-                "a captive portal stands before it: it carries nothing until somebody logs in"
-            ),
-            _ => tracing::debug!(network = name, outcome = ?looked.outcome, "looked for a portal"),
+            (State::Unknown | State::Open, State::Captive) => {
+                tracing::warn!(
+                    network = name,
+                    login = watched.login,
+                    "a captive portal stands before it: it carries nothing until somebody logs in"
+                );
+                if !std::mem::replace(&mut watched.is_told, true) {
+                    tokio::spawn(notification::tell(name.to_owned()));
+                }
+            }
+            _ => tracing::debug!(network = name, ?outcome, "looked for a portal"),
         }
     }
 }
 
 /// Networks that are remembered.
 const MOST_SEEN: usize = 256;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_known_of_a_login_is_what_was_said_last() {
+        let mut portals: Portals<u8> = Portals::default();
+        let at = |seconds| Instant::ZERO + Duration::from_secs(seconds);
+        portals.follow(&1, Some(("wlan0".to_owned(), [None; 2])), at(0));
+        let mut look = |outcome, login: Option<&str>, seconds, now| {
+            let found = Found {
+                outcome,
+                login: login.map(str::to_owned),
+                left: Left { seconds, bytes: None },
+            };
+            let looked = Looked {
+                key: 1,
+                serial: 1,
+                found,
+            };
+            portals.on_looked("wlan0", looked, at(now));
+            let left = portals.left(&1, at(now + 10)).and_then(|left| left.seconds);
+            (portals.login(&1).map(str::to_owned), left)
+        };
+        let url = || Some("https://x/".to_owned());
+        assert_eq!(
+            look(Outcome::Page, Some("https://x/"), Some(60), 0),
+            (url(), Some(50))
+        );
+        assert_eq!(look(Outcome::Nothing, None, None, 5), (url(), Some(45)));
+        assert_eq!(look(Outcome::Page, None, None, 10), (None, None));
+        assert_eq!(look(Outcome::Page, None, Some(60), 20), (None, Some(50)));
+        assert_eq!(look(Outcome::Other, Some("https://x/"), None, 30), (url(), None));
+        assert_eq!(look(Outcome::Other, None, None, 33), (url(), None));
+        assert_eq!(portals.shown(&1), Some(("portal", Some("https://x/"))));
+    }
+}

@@ -25,6 +25,18 @@ pub fn find(program: &str) -> Option<PathBuf> {
         })
 }
 
+/// The words that stand before a command so that it runs with the rights of that user and group,
+/// with these variables (`NAME=value`) and few others.
+pub fn as_user(id: u32, group: u32, variables: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut words = ["setpriv", "--init-groups", "--reset-env"]
+        .map(str::to_owned)
+        .to_vec();
+    words.extend([format!("--reuid={id}"), format!("--regid={group}")]);
+    words.extend(["--", "env"].map(str::to_owned));
+    words.extend(variables);
+    words
+}
+
 /// A program that was started, and is in the journal until it has ended.
 pub struct Started {
     child: Child,

@@ -78,7 +78,8 @@ fn capabilities(duty: Duty, places: &[&Path]) -> CapsHashSet {
     use Capability as C;
     let mut kept = CapsHashSet::from([C::CAP_NET_ADMIN, C::CAP_NET_RAW, C::CAP_NET_BIND_SERVICE]);
     if matches!(duty, Duty::Client | Duty::Direct) {
-        // dhcpcd gives up root by itself, and has to be ended.
+        // dhcpcd gives up root by itself, and has to be ended. People are told of login pages with
+        // their own rights.
         kept.extend([C::CAP_SETUID, C::CAP_SETGID, C::CAP_SYS_CHROOT, C::CAP_KILL]);
     }
     if duty == Duty::Direct {

@@ -1,5 +1,6 @@
 //! The kernel side of Hawser: all `unsafe` code lives in this crate.
 
+pub mod advertised;
 pub mod bpf;
 pub mod clock;
 pub mod confine;

@@ -1,10 +1,11 @@
-//! Whether a captive portal stands before a network: decides from what a known page looks like
-//! there, and when to look again.
+//! Whether a captive portal stands before a network: decides from what the network says itself, or
+//! what a known page looks like there, and when to look again.
 //!
 //! It starts without an opinion; a network that nobody knows may be held back until the first look,
 //! but not for long, because the page may be out of reach for other reasons. A look finds the page
 //! (nothing is in between), something else in its place (a portal), or nothing. Only the page
-//! itself ends captivity.
+//! itself ends captivity. Where the network says itself whether it has a portal, its word is the
+//! page, or something else.
 //!
 //! ```text
 //!              page                      something else
@@ -14,8 +15,10 @@
 //!      +------------------ something else -------------------^
 //! ```
 //!
-//! Source: RFC 8952 section 2 (captive portals), appendix A (looking for a known page).
-//! Limitations: portals that let the page through, or answer over TLS alone, are not found.
+//! Source: RFC 8952 section 2 (captive portals), appendix A (looking for a known page); RFC 8908
+//! (the network's word).
+//! Limitations: portals of networks that say nothing and let the page through, or answer over TLS
+//! alone, are not found.
 
 use hawser_units::{Duration, Instant};
 
@@ -34,9 +37,9 @@ pub enum State {
 /// What a look found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The page.
+    /// The page, or the network's word that there is no portal.
     Page,
-    /// Something else in its place.
+    /// Something else in its place, or the network's word that there is one.
     Other,
     /// Nothing that says anything.
     Nothing,
@@ -111,6 +114,11 @@ impl Portal {
         self.next = now + pause;
     }
 
+    /// What a look goes by is something else now: looks at once, or after the look under way.
+    pub fn handle_change(&mut self, now: Instant) {
+        self.next = now;
+    }
+
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.held_until.is_some_and(|until| until <= now) {
@@ -159,6 +167,19 @@ mod tests {
         portal.handle_outcome(Outcome::Page, at(8));
         assert_eq!((portal.state(), portal.may_carry()), (State::Open, true));
         assert_eq!(portal.poll_timeout(), Some(at(308)));
+    }
+
+    #[test]
+    fn what_is_known_anew_of_a_network_is_looked_at_at_once() {
+        let mut portal = Portal::new(false, at(0));
+        assert!(portal.poll_transmit(at(0)));
+        portal.handle_change(at(1));
+        assert!(!portal.poll_transmit(at(1)), "one look at a time");
+        portal.handle_outcome(Outcome::Page, at(2));
+        assert!(!portal.poll_transmit(at(2)));
+        portal.handle_change(at(3));
+        assert_eq!(portal.poll_timeout(), Some(at(3)));
+        assert!(portal.poll_transmit(at(3)));
     }
 
     #[test]

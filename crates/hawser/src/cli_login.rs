@@ -148,13 +148,7 @@ fn chosen<'a>(status: &'a Value, wanted: Option<&str>) -> Result<&'a Value, Stri
 fn command_of(caller: Option<&Caller>, wanted: &[String], page: &str) -> Command {
     let mut words = Vec::new();
     if let Some(caller) = caller {
-        words.extend(["setpriv", "--init-groups", "--reset-env"].map(str::to_owned));
-        words.extend([
-            format!("--reuid={}", caller.uid),
-            format!("--regid={}", caller.gid),
-        ]);
-        words.extend(["--".to_owned(), "env".to_owned()]);
-        words.extend(caller.surroundings());
+        words = program::as_user(caller.uid, caller.gid, caller.surroundings());
     }
     words.extend(wanted.iter().cloned());
     words.push(page.to_owned());

@@ -285,6 +285,7 @@ fn render_direct(status: &Value) -> String {
     }
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
+    out.push_str(&logins(&status["networks"]));
     let networks = list(&status["networks"]).iter();
     let rows: Vec<_> = networks.map(direct_row).collect();
     let heads = [
@@ -469,6 +470,27 @@ fn leases(dhcp: &Value) -> String {
             (state, _) => state.unwrap_or_default().to_owned(),
         };
         let _ = writeln!(out, "{name}: {how}");
+    }
+    out
+}
+
+/// Networks that say how long a login lasts, a line each.
+fn logins(networks: &Value) -> String {
+    let mut out = String::new();
+    for network in list(networks) {
+        let left = &network["login_left"];
+        let time = left["seconds"].as_u64();
+        let time = time.map(|seconds| format!("{} min", seconds.div_ceil(60)));
+        let size = left["bytes"].as_u64().map(bytes);
+        let all: Vec<_> = time.into_iter().chain(size).collect();
+        if !all.is_empty() {
+            let _ = writeln!(
+                out,
+                "{}: its login lasts for {} more",
+                text(&network["name"]),
+                all.join(" or ")
+            );
+        }
     }
     out
 }
@@ -673,6 +695,19 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("docker0  not used"), "{shown}");
+    }
+
+    #[test]
+    fn logins_that_end_have_a_line_each() {
+        let said = logins(&json!([
+            { "name": "wlan0", "login_left": { "seconds": 3_541, "bytes": 70_000_000 } },
+            { "name": "wlan1", "login_left": { "seconds": null, "bytes": 1_000_000 } },
+            { "name": "fiber", "login_left": null },
+        ]));
+        assert_eq!(
+            said,
+            "wlan0: its login lasts for 60 min or 70.0 MB more\nwlan1: its login lasts for 1.0 MB more\n"
+        );
     }
 
     #[test]

@@ -28,7 +28,7 @@ use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
 use hawser_wire::preference::{Preference, Priority};
 use machines::{checkpoint, ends, session};
 use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
-use strangers::{air, dns, portal};
+use strangers::{air, capport, dns, portal};
 
 /// Every message, one that is cut, and values out of range.
 fn peer() -> Seeds {
@@ -186,6 +186,7 @@ fn main() -> io::Result<()> {
         ("ends", ends()),
         ("dns", dns()),
         ("portal", portal()),
+        ("capport", capport()),
         ("air", air()),
     ];
     for (target, inputs) in seeds {

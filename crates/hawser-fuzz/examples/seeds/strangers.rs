@@ -68,6 +68,53 @@ pub(super) fn portal() -> Seeds {
     texts.map(|(name, text)| (name, text.into())).into()
 }
 
+/// What captive portal APIs say, and what they should not.
+pub(super) fn capport() -> Seeds {
+    let ok = |body: &str| {
+        let head = "HTTP/1.1 200 OK\r\nContent-Type: application/captive+json\r\n\r\n";
+        format!("{head}{body}").into_bytes()
+    };
+    let login = r#""user-portal-url":"https://wifi.example/login""#;
+    let lasts = r#""seconds-remaining":326,"bytes-remaining":70000"#;
+    vec![
+        ("captive", ok(&format!(r#"{{"captive":true,{login}}}"#))),
+        ("captive-somewhere", ok(r#"{"captive": true}"#)),
+        (
+            "captive-badly",
+            ok(r#"{"captive":true,"user-portal-url":"https://x/$(reboot)"}"#),
+        ),
+        (
+            "open",
+            ok(&format!(
+                r#"{{"captive":false,{login},"venue-info-url":"https://venue.example/",{lasts}}}"#
+            )),
+        ),
+        (
+            "extends",
+            ok(&format!(
+                r#"{{"captive":false,{login},"can-extend-session":true,{lasts}}}"#
+            )),
+        ),
+        (
+            "odd-numbers",
+            ok(r#"{"captive":false,"seconds-remaining":-1,"bytes-remaining":1.5e3}"#),
+        ),
+        (
+            "escaped",
+            ok(r#"{"captive":true,"user-portal-url":"\u0068ttp:\/\/x\/"}"#),
+        ),
+        ("no-word", ok(r#"{"captive":"yes"}"#)),
+        ("deep", ok(&"[".repeat(300))),
+        ("cut", ok(r#"{"captive":tr"#)),
+        ("page", ok("<html>Welcome</html>")),
+        ("advertised", b"https://wifi.example/api\0\0\0\0\0\0".to_vec()),
+        (
+            "sent-on",
+            b"HTTP/1.1 302 Found\r\nLocation: https://x/\r\n\r\n{\"captive\":false}".to_vec(),
+        ),
+    ]
+}
+
 /// Frames of a station and of an access point, behind the header of a monitor interface.
 pub(super) fn air() -> Seeds {
     let station = Writer {

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
+use data_encoding::HEXLOWER_PERMISSIVE;
 use hawser_linux::process::{NONBLOCK, command_lines};
 use hawser_linux::system::{LeasedAddress, System};
 
@@ -29,6 +30,8 @@ pub(crate) struct Lease {
     pub servers: Vec<IpAddr>,
     /// The domain that is the network's own.
     pub domain: Option<String>,
+    /// The address of its captive portal API (option 114, RFC 8910 section 2.1).
+    pub portal_api: Option<String>,
 }
 
 /// What a client says.
@@ -176,7 +179,7 @@ fn serves(words: &[String], device: &str) -> bool {
 /// no interest.
 pub(super) fn parse(line: &str) -> Option<(u64, Event)> {
     let fields: Vec<_> = line.split('\t').collect();
-    let [run, event, address, mask, routers, servers, domain, lasts] = fields[..] else {
+    let [run, event, address, mask, routers, servers, domain, lasts, api] = fields[..] else {
         return None;
     };
     let run = run.parse().ok()?;
@@ -206,8 +209,17 @@ pub(super) fn parse(line: &str) -> Option<(u64, Event)> {
             .next()
             .filter(|domain| !domain.is_empty())
             .map(ToOwned::to_owned),
+        portal_api: unwrapped(api),
     };
     Some((run, Event::Leased(lease)))
+}
+
+/// The text of an option: as it is, or in hexadecimal digits where the client does not know what
+/// the option means.
+fn unwrapped(option: &str) -> Option<String> {
+    let bytes = HEXLOWER_PERMISSIVE.decode(option.as_bytes());
+    let text = bytes.map_or_else(|_| Ok(option.to_owned()), String::from_utf8);
+    text.ok().filter(|text| !text.is_empty())
 }
 
 fn is_usable(address: &Ipv4Addr) -> bool {
@@ -231,20 +243,23 @@ fn has_udhcpc(busybox: &Path) -> bool {
     })
 }
 
-/// Of address, mask, routers, resolvers, domain and seconds: as dhcpcd calls them, and as udhcpc
-/// does.
-const VARIABLES: [(&str, &str); 6] = [
+/// Of address, mask, routers, resolvers, domain, seconds and captive portal API: as dhcpcd calls
+/// them, and as udhcpc does.
+const VARIABLES: [(&str, &str); 7] = [
     ("new_ip_address", "ip"),
     ("new_subnet_mask", "subnet"),
     ("new_routers", "router"),
     ("new_domain_name_servers", "dns"),
     ("new_domain_name", "domain"),
     ("new_dhcp_lease_time", "lease"),
+    ("new_captive_portal_uri", "opt114"),
 ];
-/// Four questions two seconds apart, then a pause of five, and so on.
-const UDHCPC: [&str; 7] = ["-f", "-t", "4", "-T", "2", "-A", "5"];
+/// Four questions two seconds apart, then a pause of five, and so on; with the option of captive
+/// portals, for which it has no name.
+const UDHCPC: [&str; 9] = ["-f", "-t", "4", "-T", "2", "-A", "5", "-O", "114"];
 /// It changes nothing itself, waits without end, and neither pauses before it begins nor asks for
-/// five seconds whether somebody has the address.
+/// five seconds whether somebody has the address. The option of captive portals is not asked for:
+/// version 9 does not know it, and would end.
 const DHCPCD: [&str; 14] = [
     "--nobackground",
     "--noconfigure",
@@ -279,6 +294,7 @@ pub(super) mod tests {
             },
             servers: vec!["192.168.0.1".parse().unwrap(), "9.9.9.9".parse().unwrap()],
             domain: Some("home.example".to_owned()),
+            portal_api: Some("https://api".to_owned()),
         }
     }
 
@@ -291,6 +307,7 @@ pub(super) mod tests {
             "192.168.0.1 9.9.9.9",
             "home.example",
             "120",
+            "https://api",
         ];
         let tell = |event: Option<&str>, variables: Vec<(&str, &str)>| {
             let find = |name: &str| variables.iter().find(|(known, _)| *known == name);
@@ -300,7 +317,9 @@ pub(super) mod tests {
             assert!(said.ends_with('\n') && said.lines().count() == 1, "{said:?}");
             parse(said.trim_end_matches('\n'))
         };
-        let udhcpc = VARIABLES.iter().map(|(_, name)| *name).zip(values).collect();
+        let udhcpc = VARIABLES.iter().map(|(_, name)| *name).zip(values);
+        let mut udhcpc: Vec<_> = udhcpc.collect();
+        udhcpc[6].1 = "68747470733a2f2f617069";
         assert_eq!(tell(Some("bound"), udhcpc), Some((4, Event::Leased(lease(7)))));
         let dhcpcd = VARIABLES.iter().map(|(name, _)| *name).zip(values);
         let dhcpcd = dhcpcd.chain([("reason", "BOUND")]).collect();
@@ -308,7 +327,7 @@ pub(super) mod tests {
         assert_eq!(tell(Some("deconfig"), Vec::new()), Some((4, Event::Lost)));
         assert_eq!(tell(None, vec![("reason", "PREINIT")]), None);
         // A network cannot speak for another.
-        let forged = vec![("domain", "x\t120\n9\tdeconfig\t\t\t\t\t\t")];
+        let forged = vec![("domain", "x\t120\n9\tdeconfig\t\t\t\t\t\t\t")];
         assert_eq!(tell(Some("deconfig"), forged), Some((4, Event::Lost)));
     }
 
@@ -317,15 +336,15 @@ pub(super) mod tests {
         for line in [
             "",
             "1\tbound",
-            "1\tbound\t192.168.0.7\t255.255.255.0\t\t\t\t60\t",
-            "x\tbound\t192.168.0.7\t255.255.255.0\t\t\t\t60",
-            "1\tbound\t0.0.0.0\t255.255.255.0\t\t\t\t60",
-            "1\tbound\t192.168.0.7\t255.0.255.0\t\t\t\t60",
-            "1\tbound\t192.168.0.7\t\t\t\t\t60",
+            "1\tbound\t192.168.0.7\t255.255.255.0\t\t\t\t60\t\t",
+            "x\tbound\t192.168.0.7\t255.255.255.0\t\t\t\t60\t",
+            "1\tbound\t0.0.0.0\t255.255.255.0\t\t\t\t60\t",
+            "1\tbound\t192.168.0.7\t255.0.255.0\t\t\t\t60\t",
+            "1\tbound\t192.168.0.7\t\t\t\t\t60\t",
         ] {
             assert_eq!(parse(line), None, "{line:?}");
         }
-        let (_, event) = parse("1\trenew\t192.168.0.7\t255.255.255.255\tnobody\t\t\t4294967295").unwrap();
+        let (_, event) = parse("1\trenew\t192.168.0.7\t255.255.255.255\tnobody\t\t\t4294967295\t").unwrap();
         let Event::Leased(lease) = event else {
             panic!("{event:?}")
         };

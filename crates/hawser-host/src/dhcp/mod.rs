@@ -13,13 +13,13 @@ mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant as Clock;
 
 use anyhow::{Context, anyhow};
 use hawser_config::atomic_file;
 use hawser_config::{ClientConfig, DhcpMode};
+use hawser_linux::advertised::Advertised;
 use hawser_linux::netlink::{self, Watch};
 use hawser_linux::process::make_pipe;
 use hawser_linux::system::System;
@@ -31,6 +31,8 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::dns::{Servers, below};
+use crate::portal;
 use crate::program::Started;
 use crate::system_bus::SystemBus;
 
@@ -53,12 +55,15 @@ impl Dhcp {
     pub fn start(system: System, directory: PathBuf, config: &ClientConfig) -> Self {
         let (wanted, wants) = watch::channel(wanted(config));
         let (stations, joined) = watch::channel(BTreeSet::new());
-        let (tell, view) = watch::channel(BTreeMap::new());
+        let (tell, shown) = watch::channel(BTreeMap::new());
+        let (apis, routers) = watch::channel(BTreeMap::new());
         let (end, ended) = oneshot::channel();
         let keeper = Keeper {
             system,
             directory,
             tell,
+            advertised: Advertised::listen().ok(),
+            apis,
             started: Clock::now(),
             bus: SystemBus::default(),
             pipe: None,
@@ -69,7 +74,7 @@ impl Dhcp {
         Self {
             wanted,
             stations,
-            view: View(view),
+            view: View { shown, routers },
             end,
             task: tokio::spawn(keeper.run((wants, joined), ended)),
         }
@@ -108,7 +113,11 @@ fn wanted(config: &ClientConfig) -> BTreeSet<String> {
 
 /// What others may know of it.
 #[derive(Clone, Debug)]
-pub struct View(watch::Receiver<BTreeMap<String, Shown>>);
+pub struct View {
+    shown: watch::Receiver<BTreeMap<String, Shown>>,
+    /// The addresses of captive portal APIs that routers advertise to the kernel, by interface.
+    routers: watch::Receiver<BTreeMap<u32, String>>,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shown {
@@ -133,7 +142,7 @@ impl Shown {
 impl View {
     /// For `status`: each network with `dhcp = "auto"` that has no address by other means.
     pub fn status(&self) -> Value {
-        let all = self.0.borrow();
+        let all = self.shown.borrow();
         let shown = all.iter().map(|(name, shown)| {
             let lease = shown.lease.as_ref();
             let address = lease.map(|lease| format!("{}/{}", lease.address.address, lease.address.prefix));
@@ -152,18 +161,28 @@ impl View {
 
     /// What a user should know.
     pub fn notices(&self) -> Vec<String> {
-        let all = self.0.borrow();
+        let all = self.shown.borrow();
         let failed = all.iter().filter(|(_, shown)| shown.state == "failed");
         failed
             .map(|(name, shown)| format!("{name}: {}", shown.by))
             .collect()
     }
 
-    /// A network's resolvers and its own domain by its lease.
-    pub fn resolvers(&self, name: &str) -> Option<(Vec<IpAddr>, Option<String>)> {
-        let all = self.0.borrow();
+    /// The address of a network's captive portal API (RFC 8910), by its lease or its router.
+    pub fn portal_api(&self, name: &str, index: u32) -> Option<String> {
+        let leased = self.servers(name).and_then(|servers| servers.portal_api);
+        leased.or_else(|| self.routers.borrow().get(&index).cloned())
+    }
+
+    /// What a network's lease says of its resolvers, its own domain and its captive portal API.
+    pub fn servers(&self, name: &str) -> Option<Servers> {
+        let all = self.shown.borrow();
         let lease = all.get(name)?.lease.as_ref()?;
-        Some((lease.servers.clone(), lease.domain.clone()))
+        Some(Servers {
+            addresses: lease.servers.clone(),
+            domains: lease.domain.as_deref().and_then(below).into_iter().collect(),
+            portal_api: lease.portal_api.clone(),
+        })
     }
 }
 
@@ -172,6 +191,8 @@ struct Keeper {
     system: System,
     directory: PathBuf,
     tell: watch::Sender<BTreeMap<String, Shown>>,
+    advertised: Option<Advertised>,
+    apis: watch::Sender<BTreeMap<u32, String>>,
     started: Clock,
     bus: SystemBus,
     pipe: Option<Lines<BufReader<Receiver>>>,
@@ -219,7 +240,10 @@ impl Keeper {
         loop {
             tokio::select! {
                 seen = watch.next() => match seen {
-                    Ok(seen) => devices = seen,
+                    Ok(seen) => {
+                        self.forget_routers(&devices, &seen);
+                        devices = seen;
+                    }
                     Err(error) => {
                         tracing::warn!(error = format!("{:#}", anyhow!(error)), "no DHCP any more");
                         break;
@@ -228,6 +252,7 @@ impl Keeper {
                 Ok(()) = wanted.changed() => {}
                 Ok(()) = stations.changed() => {}
                 line = hear(&mut self.pipe) => self.on_line(&line).await,
+                heard = hear_routers(&mut self.advertised) => self.on_advertised(heard),
                 _ = tick.tick() => {}
                 _ = &mut end => break,
             }
@@ -287,6 +312,25 @@ impl Keeper {
                 .and_then(|served| served.machine.handle_timeout(now));
             self.carry_out(&name, wish).await;
         }
+    }
+
+    fn on_advertised(&self, heard: Vec<(u32, Vec<u8>)>) {
+        for (index, option) in heard {
+            if let Some(address) = portal::advertised(&option) {
+                self.apis.send_modify(|known| drop(known.insert(index, address)));
+            }
+        }
+    }
+
+    /// What was heard on a link goes with its carrier.
+    fn forget_routers(&self, before: &[netlink::Device], after: &[netlink::Device]) {
+        let has_carrier = |devices: &[netlink::Device], index: u32| {
+            let mut devices = devices.iter();
+            devices.any(|device| device.index == index && device.has_carrier)
+        };
+        let is_lost = |index: u32| has_carrier(before, index) && !has_carrier(after, index);
+        self.apis
+            .send_modify(|known| known.retain(|index, _| !is_lost(*index)));
     }
 
     async fn on_line(&mut self, line: &str) {
@@ -483,6 +527,20 @@ async fn hear(pipe: &mut Option<Lines<BufReader<Receiver>>>) -> String {
             Err(error) => {
                 tracing::debug!(%error, "a DHCP client says something strange");
                 return String::new();
+            }
+        }
+    }
+    std::future::pending().await
+}
+
+/// What routers advertise next; never, where nobody can be listened to.
+async fn hear_routers(advertised: &mut Option<Advertised>) -> Vec<(u32, Vec<u8>)> {
+    if let Some(listening) = advertised {
+        match listening.next().await {
+            Ok(heard) => return heard,
+            Err(error) => {
+                tracing::debug!(%error, "routers are not listened to any more");
+                *advertised = None;
             }
         }
     }

@@ -1,11 +1,14 @@
 //! Where the resolvers of each network come from: systemd-resolved and NetworkManager over the
-//! system's message bus, and `/etc/resolv.conf` for networks of which neither says anything.
+//! system's message bus, and `/etc/resolv.conf` for networks of which neither says anything. The
+//! address of a network's captive portal API (RFC 8910) comes with them: from NetworkManager, and
+//! from systemd-networkd's files.
 //!
 //! Looked at every few seconds, as the bus is absent on many machines and may come later. What the
 //! configuration says of a network comes before all of it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::path::Path;
 use std::time::Duration;
 
 use hawser_steer::names::Pattern;
@@ -13,7 +16,7 @@ use tokio::sync::mpsc;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{Connection, Proxy};
 
-use crate::system_bus::SystemBus;
+use crate::system_bus::{SystemBus, object};
 
 /// What is known of one network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct Servers {
     pub addresses: Vec<IpAddr>,
     /// Domains that are the network's own.
     pub domains: Vec<Pattern>,
+    /// The address of its captive portal API.
+    pub portal_api: Option<String>,
 }
 
 /// What is known of all.
@@ -62,8 +67,15 @@ impl NameServers {
             .or_else(|| self.by_name.get(name).filter(says));
         known.cloned().unwrap_or_else(|| Servers {
             addresses: self.others.clone(),
-            domains: Vec::new(),
+            ..Servers::default()
         })
+    }
+
+    /// The address of a network's captive portal API (RFC 8910), as services say.
+    pub fn portal_api(&self, name: &str, index: u32) -> Option<String> {
+        let known = [self.by_index.get(&index), self.by_name.get(name)];
+        let mut all = known.into_iter().flatten();
+        all.find_map(|servers| servers.portal_api.clone())
     }
 
     /// Whom to ask about a network: those that the configuration sets, else those that are known.
@@ -112,6 +124,9 @@ async fn look(bus: &mut SystemBus, own: &[IpAddr]) -> NameServers {
     });
     if let Err(error) = asked.await {
         tracing::trace!(%error, "nobody on a bus says anything of resolvers");
+    }
+    for (index, address) in networkd(Path::new(LINKS)) {
+        known.by_index.entry(index).or_default().portal_api = Some(address);
     }
     for servers in known.by_index.values_mut().chain(known.by_name.values_mut()) {
         servers.addresses.retain(|address| is_of_network(*address, own));
@@ -168,9 +183,40 @@ async fn network_manager(bus: &Connection) -> zbus::Result<BTreeMap<String, Serv
                 .domains
                 .extend(domains.iter().filter_map(|domain| below(domain)));
         }
+        servers.portal_api = leased_api(bus, &device).await;
         found.insert(name, servers);
     }
     Ok(found)
+}
+
+/// The address of the captive portal API in a device's lease: NetworkManager has option 114 under
+/// its older name.
+async fn leased_api(bus: &Connection, device: &Proxy<'_>) -> Option<String> {
+    let path: OwnedObjectPath = device.get_property("Dhcp4Config").await.ok()?;
+    let interface = "org.freedesktop.NetworkManager.DHCP4Config";
+    // Without a lease it is the root, which has no such interface.
+    let lease = object(bus, ("org.freedesktop.NetworkManager", interface), path.as_str()).await;
+    let options = lease
+        .ok()?
+        .get_property::<HashMap<String, OwnedValue>>("Options")
+        .await;
+    let address = <&str>::try_from(options.ok()?.get("default_url")?).map(str::to_owned);
+    address.ok()
+}
+
+/// What systemd-networkd has heard of captive portal APIs by DHCP and from routers, by the link's
+/// index. Its bus says the same, only with the leases around it (since version 254).
+fn networkd(links: &Path) -> Vec<(u32, String)> {
+    let found = std::fs::read_dir(links).into_iter().flatten().flatten();
+    let api = |link: std::fs::DirEntry| {
+        let index = link.file_name().to_str()?.parse().ok()?;
+        let text = std::fs::read_to_string(link.path()).ok()?;
+        let said = text
+            .lines()
+            .find_map(|line| line.strip_prefix("CAPTIVE_PORTAL="))?;
+        Some((index, said.to_owned()))
+    };
+    found.filter_map(api).collect()
 }
 
 async fn nameservers(config: &Proxy<'_>, family: &str) -> zbus::Result<Vec<IpAddr>> {
@@ -222,6 +268,8 @@ fn is_of_network(address: IpAddr, own: &[IpAddr]) -> bool {
 
 /// The second: whom systemd-resolved asks, where the first says to ask that service.
 const FILES: [&str; 2] = ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"];
+/// A file for each link, named by its index.
+const LINKS: &str = "/run/systemd/netif/links";
 /// A new lease brings new resolvers, and nobody minds a few seconds.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
@@ -237,6 +285,8 @@ mod tests {
         let found: Vec<_> = of_file(text, &own).iter().map(ToString::to_string).collect();
         assert_eq!(found, ["192.0.2.53", "fe80::1"]);
     }
+
+    const API: &str = "https://wifi.example/api";
 
     struct Resolved;
 
@@ -286,6 +336,22 @@ mod tests {
         fn ip6(&self) -> OwnedObjectPath {
             "/".try_into().unwrap()
         }
+
+        #[zbus(property, name = "Dhcp4Config")]
+        fn dhcp4(&self) -> OwnedObjectPath {
+            "/lease".try_into().unwrap()
+        }
+    }
+
+    struct Lease;
+
+    #[zbus::interface(name = "org.freedesktop.NetworkManager.DHCP4Config")]
+    impl Lease {
+        #[zbus(property)]
+        fn options(&self) -> HashMap<String, OwnedValue> {
+            let value = zbus::zvariant::Value::from(API).try_to_owned().unwrap();
+            HashMap::from([("default_url".to_owned(), value)])
+        }
     }
 
     struct Config;
@@ -323,6 +389,8 @@ mod tests {
             .serve_at("/device", Device)
             .unwrap()
             .serve_at("/config", Config)
+            .unwrap()
+            .serve_at("/lease", Lease)
             .unwrap();
         let _server = server.build().await.unwrap();
         let known = look(&mut private.bus(), &[]).await;
@@ -332,6 +400,7 @@ mod tests {
             Servers {
                 addresses: vec!["192.0.2.7".parse().unwrap()],
                 domains: pattern("*.corp.example"),
+                portal_api: None,
             }
         );
         assert_eq!(
@@ -339,7 +408,24 @@ mod tests {
             Servers {
                 addresses: vec!["192.0.2.9".parse().unwrap()],
                 domains: pattern("*.home.example"),
+                portal_api: Some(API.to_owned()),
             }
         );
+        assert_eq!(known.portal_api("wlan0", 3).as_deref(), Some(API));
+        assert_eq!(known.portal_api("eth0", 7), None);
+    }
+
+    #[test]
+    fn the_files_of_systemd_networkd_say_which_network_has_an_api() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(directory.path().join(name), text).unwrap();
+        write(
+            "3",
+            &format!("# private\nADMIN_STATE=configured\nDNS=192.0.2.1\nCAPTIVE_PORTAL={API}\nMDNS=no\n"),
+        );
+        write("4", "ADMIN_STATE=configured\n");
+        write("x", &format!("CAPTIVE_PORTAL={API}\n"));
+        assert_eq!(networkd(directory.path()), [(3, API.to_owned())]);
+        assert_eq!(networkd(&directory.path().join("none")), []);
     }
 }

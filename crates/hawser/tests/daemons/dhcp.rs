@@ -10,18 +10,23 @@ fn serve(world: &World) -> Option<Server> {
     if !require(&["dnsmasq"]) || !require(&["udhcpc", "dhcpcd"]) {
         return None;
     }
+    Some(serve_on(world, &[("fiber", 10), ("lte", 11)], &[]))
+}
+
+/// One on these cables, with further options.
+pub(crate) fn serve_on(world: &World, cables: &[(&str, u8)], options: &[&str]) -> Server {
     let mut command = world.inside("h", "dnsmasq");
     hawser_testing::dhcp_server(&mut command, &world.place("leases"));
-    for (cable, net) in [("fiber", 10), ("lte", 11)] {
+    for (cable, net) in cables {
         command.arg(format!("--interface={cable}"));
         command.arg(format!(
             "--dhcp-range=10.0.{net}.100,10.0.{net}.109,255.255.255.0,2m"
         ));
     }
-    Some(Server(command.spawn().unwrap()))
+    Server(command.args(options).spawn().unwrap())
 }
 
-struct Server(std::process::Child);
+pub(crate) struct Server(std::process::Child);
 
 impl Drop for Server {
     fn drop(&mut self) {

@@ -5,8 +5,12 @@ use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 
+use data_encoding::BASE64;
 use hawser_testing::good;
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
+use crate::dhcp::serve_on;
 use crate::world::{World, active, is_up};
 
 /// The page by which portals are found, at an address that the hub's machine has.
@@ -31,16 +35,61 @@ fn serve(world: &World, port: u16, answer: String) -> Arc<Mutex<Vec<IpAddr>>> {
     asked
 }
 
-/// Whatever comes over `lte` and is no question for a page is dropped, and pages are the portal's.
-fn capture(world: &World) {
+/// The captive portal API of a network, which says what it is told to say; and the file with its
+/// certificate.
+fn serve_api(world: &World, says: &str) -> (Arc<Mutex<String>>, std::path::PathBuf) {
+    let made = rcgen::generate_simple_self_signed(["10.0.11.1".to_owned()]).unwrap();
+    let certificate = made.cert.der().clone();
+    let file = world.place("api.pem");
+    let pem = BASE64.encode(&certificate);
+    let pem = format!("-----BEGIN CERTIFICATE-----\n{pem}\n-----END CERTIFICATE-----\n");
+    std::fs::write(&file, pem).unwrap();
+    let key = PrivatePkcs8KeyDer::from(made.signing_key.serialize_der());
+    let config = ServerConfig::builder().with_no_client_auth();
+    let config = Arc::new(config.with_single_cert(vec![certificate], key.into()).unwrap());
+    let listener = world
+        .open("h")
+        .run(|| TcpListener::bind("10.0.11.1:8443"))
+        .unwrap();
+    let said = Arc::new(Mutex::new(says.to_owned()));
+    let says = Arc::clone(&said);
+    std::thread::spawn(move || {
+        while let Ok((stream, _)) = listener.accept() {
+            let tls = ServerConnection::new(Arc::clone(&config)).unwrap();
+            let mut stream = StreamOwned::new(tls, stream);
+            let mut request = [0; 1000];
+            let length = stream.read(&mut request).unwrap_or(0);
+            let request = String::from_utf8_lossy(&request[..length]).into_owned();
+            let is_asked = request.starts_with("GET /captive/api HTTP/1")
+                && request.contains("\r\nAccept: application/captive+json\r\n");
+            if is_asked {
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\n\r\n{}", says.lock().unwrap());
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        }
+    });
+    (said, file)
+}
+
+/// Whatever comes over `lte` and is no question for a page is dropped.
+fn shut(world: &World) {
     let mut nft = world.inside("h", "nft");
     nft.arg(
         "add table inet portal; \
-         add chain inet portal catch { type nat hook prerouting priority dstnat; }; \
-         add rule inet portal catch iifname lte tcp dport 80 redirect to :8080; \
          add chain inet portal shut { type filter hook prerouting priority -300; }; \
-         add rule inet portal shut iifname lte meta l4proto udp drop; \
+         add rule inet portal shut iifname lte udp dport != 67 drop; \
          add rule inet portal shut iifname lte tcp dport 443 drop",
+    );
+    good(nft);
+}
+
+/// Pages over `lte` are the portal's.
+fn capture(world: &World) {
+    let mut nft = world.inside("h", "nft");
+    nft.arg(
+        "add chain inet portal catch { type nat hook prerouting priority dstnat; }; \
+         add rule inet portal catch iifname lte tcp dport 80 redirect to :8080",
     );
     good(nft);
 }
@@ -69,6 +118,7 @@ fn a_login_page_is_found_and_opened_past_a_closed_kill_switch() {
         "HTTP/1.0 200 OK\r\n\r\nroom number, please\n".to_owned(),
     );
     let checked = serve(&world, 80, "HTTP/1.0 200 OK\r\n\r\nall is well\n".to_owned());
+    shut(&world);
     capture(&world);
     std::fs::create_dir_all(world.place("c")).unwrap();
     let config =
@@ -116,4 +166,53 @@ fn a_login_page_is_found_and_opened_past_a_closed_kill_switch() {
         String::from_utf8_lossy(&refused.stderr).contains("no network has a login page now"),
         "{refused:?}"
     );
+}
+
+#[test]
+fn what_a_network_says_of_its_portal_counts_before_the_page() {
+    if !hawser_testing::require_program(&["dnsmasq"]) || !hawser_testing::require_program(&["udhcpc"]) {
+        return;
+    }
+    let Some(world) = World::new("api") else { return };
+    world.ip(&world.namespace("h"), &format!("addr add {CHECKED}/32 dev lo"));
+    world.ip(&world.namespace("c"), "addr flush dev lte");
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let redirect = serve(
+        &world,
+        8080,
+        format!("HTTP/1.1 302 Found\r\nLocation: {LOGIN}\r\n\r\n"),
+    );
+    let checked = serve(&world, 80, "HTTP/1.0 200 OK\r\n\r\nall is well\n".to_owned());
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    let url = "https://10.0.11.1/login";
+    let (said, certificate) = serve_api(
+        &world,
+        &format!(r#"{{"captive":true,"user-portal-url":"{url}"}}"#),
+    );
+    let option = "--dhcp-option=114,https://10.0.11.1:8443/captive/api";
+    let _dhcp = serve_on(&world, &[("lte", 11)], &[option]);
+    shut(&world);
+    let config = format!(
+        "[networks.lte]\ndhcp = \"auto\"\n[direct]\nportal_check = \"http://{CHECKED}/check all is well\"\n"
+    );
+    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+    let invitation = world.invite();
+    let mut up = world.hawser("c", &["up", &invitation, "--foreground"]);
+    up.env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/nonexistent");
+    up.env("SSL_CERT_FILE", &certificate);
+    let _client = world.run_daemon("c", up);
+
+    // The page is there, and nobody asks for it.
+    world.wait("a portal", |world| network(world, "lte")["state"] == "portal");
+    assert_eq!(network(&world, "lte")["portal"], url);
+    assert!(checked.lock().unwrap().is_empty());
+
+    // Now the page is not there, and still nobody asks for it.
+    capture(&world);
+    *said.lock().unwrap() = r#"{"captive":false}"#.to_owned();
+    world.wait("no portal", |world| network(world, "lte")["state"] != "portal");
+    assert!(network(&world, "lte")["portal"].is_null());
+    assert!(!active(&world).contains(&"lte".to_owned()));
+    assert!(redirect.lock().unwrap().is_empty());
 }

@@ -94,8 +94,12 @@ impl World {
     }
 
     pub(crate) fn start(&self, side: &str, arguments: &[&str]) -> Daemon {
+        self.run_daemon(side, self.hawser(side, arguments))
+    }
+
+    /// Starts it with what else is said in the command.
+    pub(crate) fn run_daemon(&self, side: &str, mut command: Command) -> Daemon {
         let log = std::fs::File::create(self.dir.path().join(format!("{side}.log"))).unwrap();
-        let mut command = self.hawser(side, arguments);
         Daemon(
             command
                 .stdin(Stdio::null())

@@ -1,19 +1,22 @@
 //! The page by which captive portals are found, asked for over one network, and what came in its
 //! place: somebody's bytes.
 
-use std::io;
 use std::time::Duration;
 
 use hawser_config::Page;
 use hawser_steer::portal::Outcome;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use super::fetch::{connect, get, safe};
 use crate::dns::Place;
 
 /// What is in the place of a page, and where to log in.
-pub async fn look_for_portal(place: &Place, page: &Page) -> (Outcome, Option<String>) {
-    match timeout(LOOK_TIMEOUT, fetch(place, page)).await {
+pub(super) async fn look(place: &Place, page: &Page) -> (Outcome, Option<String>) {
+    let fetched = timeout(LOOK_TIMEOUT, async {
+        let stream = connect(place, page).await?;
+        get(stream, page, "Cache-Control: no-cache\r\n", MOST_BYTES).await
+    });
+    match fetched.await {
         Ok(Ok(bytes)) => judge(&bytes, page),
         Ok(Err(error)) => {
             tracing::debug!(network = place.device, %error, "the page is out of reach");
@@ -21,28 +24,6 @@ pub async fn look_for_portal(place: &Place, page: &Page) -> (Outcome, Option<Str
         }
         Err(_) => (Outcome::Nothing, None),
     }
-}
-
-/// The first bytes of what is there.
-async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
-    let addresses = match page.host.trim_matches(['[', ']']).parse() {
-        Ok(address) => vec![address],
-        Err(_) => match place.addresses(&page.host, false).await {
-            Ok(found) if !found.is_empty() => found,
-            _ => place.addresses(&page.host, true).await?,
-        },
-    };
-    let address = addresses.first().ok_or(io::ErrorKind::NotFound)?;
-    let mut stream = place.connect(place.port(*address, page.port)).await?;
-    // HTTP/1.0: the body comes as it is, and ends with the connection.
-    let request = format!(
-        "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: hawser\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n",
-        page.path, page.host
-    );
-    stream.write_all(request.as_bytes()).await?;
-    let mut bytes = Vec::new();
-    stream.take(MOST_BYTES).read_to_end(&mut bytes).await?;
-    Ok(bytes)
 }
 
 /// The whole of a look: two questions and a page.
@@ -71,17 +52,6 @@ pub fn judge(bytes: &[u8], page: &Page) -> (Outcome, Option<String>) {
         // A server in trouble.
         _ => (Outcome::Nothing, None),
     }
-}
-
-/// An address that can be shown: whoever wrote it wants to be clicked on.
-fn safe(value: &[u8]) -> Option<String> {
-    let text = std::str::from_utf8(value).ok()?;
-    let is_web = text.starts_with("http://") || text.starts_with("https://");
-    let is_plain = text.len() <= 200
-        && text
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && !b"'\"`$\\;<>|".contains(&byte));
-    (is_web && is_plain).then(|| text.to_owned())
 }
 
 #[cfg(test)]

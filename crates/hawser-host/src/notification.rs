@@ -1,0 +1,235 @@
+//! A word to people at a screen: a desktop notification that a network asks for a login.
+//!
+//! logind says who has a graphical session; `notify-send` runs with the rights of that user. Where
+//! systemd runs, it starts the program, because a daemon that is confined by its unit may neither
+//! become another user nor see `/run/user`. Nothing that a network says is in the notification, no
+//! shell is involved, and where there is no session or no program, nothing happens.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use tokio::task::spawn_blocking;
+use zbus::Connection;
+use zbus::zvariant::OwnedObjectPath;
+
+use crate::program::{as_user, find};
+use crate::system_bus::{SystemBus, object};
+
+/// Tells those who sit at a screen that the network asks for a login.
+pub(crate) async fn tell(network: String) {
+    let Some(program) = find("notify-send") else {
+        return;
+    };
+    let starts = Path::new("/run/systemd/system").exists();
+    tell_by(&mut SystemBus::default(), &program, starts, &network).await;
+}
+
+async fn tell_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, network: &str) {
+    let users = match bus.ask(|bus| async move { users(&bus).await }).await {
+        Ok(users) => users,
+        Err(error) => {
+            tracing::debug!(%error, "nobody says who sits at a screen");
+            return;
+        }
+    };
+    for user in users {
+        let words = words(user, program, has_systemd, network);
+        let told = spawn_blocking(move || {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).current_dir("/");
+            let nothing = Stdio::null;
+            command.stdin(nothing()).stdout(nothing()).stderr(nothing());
+            command.status()
+        });
+        let told = told.await;
+        tracing::debug!(user = user.id, ?told, "a notification");
+    }
+}
+
+/// Somebody who sits at a screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct User {
+    id: u32,
+    group: u32,
+}
+
+/// The users with a graphical session, as logind says.
+async fn users(bus: &Connection) -> zbus::Result<Vec<User>> {
+    let interface = |name| ("org.freedesktop.login1", name);
+    let manager = object(bus, interface("org.freedesktop.login1.Manager"), LOGIND).await?;
+    let all: Vec<(u32, String, OwnedObjectPath)> = manager.call("ListUsers", &()).await?;
+    let mut found = Vec::new();
+    for (id, _, path) in all.into_iter().take(MOST_USERS) {
+        let user = object(bus, interface("org.freedesktop.login1.User"), path.as_str()).await?;
+        // Of a user's sessions a graphical one comes first.
+        let (session, path): (String, OwnedObjectPath) = user.get_property("Display").await?;
+        if session.is_empty() {
+            continue;
+        }
+        let session = object(bus, interface("org.freedesktop.login1.Session"), path.as_str()).await?;
+        let kind: String = session.get_property("Type").await?;
+        if ["x11", "wayland", "mir"].contains(&kind.as_str()) {
+            let group = user.get_property("GID").await?;
+            found.push(User { id, group });
+        }
+    }
+    Ok(found)
+}
+
+/// The command that shows it to that user.
+fn words(user: User, program: &Path, has_systemd: bool, network: &str) -> Vec<String> {
+    let bus = format!("DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/{}/bus", user.id);
+    let start = if has_systemd {
+        let mut words = ["systemd-run", "--quiet", "--collect", "--no-block"]
+            .map(str::to_owned)
+            .to_vec();
+        words.extend([
+            format!("--uid={}", user.id),
+            format!("--setenv={bus}"),
+            "--".to_owned(),
+        ]);
+        words
+    } else {
+        as_user(user.id, user.group, [bus])
+    };
+    let body = format!("sudo hawser login {network}");
+    let body = body
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;");
+    let said = [
+        program.display().to_string(),
+        "--app-name=Hawser".to_owned(),
+        "--icon=network-wireless".to_owned(),
+        "--".to_owned(),
+        format!("{network} asks for a login"),
+        body,
+    ];
+    // Services know variables by this sign.
+    let plain = |word: String| {
+        if has_systemd {
+            word.replace('$', "$$")
+        } else {
+            word
+        }
+    };
+    [start, said.map(plain).to_vec()].concat()
+}
+
+const LOGIND: &str = "/org/freedesktop/login1";
+/// Screens of one machine.
+const MOST_USERS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+    use crate::private_bus::PrivateBus;
+
+    struct Manager;
+
+    #[zbus::interface(name = "org.freedesktop.login1.Manager")]
+    impl Manager {
+        fn list_users(&self) -> Vec<(u32, String, OwnedObjectPath)> {
+            [(65_534, "/at_screen"), (1, "/on_console"), (2, "/lingers")]
+                .map(|(id, path)| (id, "name".to_owned(), path.try_into().unwrap()))
+                .into()
+        }
+    }
+
+    struct LoggedIn(&'static str);
+
+    #[zbus::interface(name = "org.freedesktop.login1.User")]
+    impl LoggedIn {
+        #[zbus(property)]
+        fn display(&self) -> (String, OwnedObjectPath) {
+            let path = if self.0.is_empty() { "/" } else { self.0 };
+            (self.0.to_owned(), path.try_into().unwrap())
+        }
+
+        #[zbus(property, name = "GID")]
+        fn gid(&self) -> u32 {
+            65_534
+        }
+    }
+
+    struct Session(&'static str);
+
+    #[zbus::interface(name = "org.freedesktop.login1.Session")]
+    impl Session {
+        #[zbus(property)]
+        fn type_(&self) -> String {
+            self.0.to_owned()
+        }
+    }
+
+    /// A bus with a logind that knows three users, one of them at a screen.
+    async fn logind(private: &PrivateBus) -> Connection {
+        let service = private
+            .builder()
+            .name("org.freedesktop.login1")
+            .unwrap()
+            .serve_at(LOGIND, Manager)
+            .unwrap();
+        let mut service = service.serve_at("/lingers", LoggedIn("")).unwrap();
+        for (user, session, kind) in [
+            ("/at_screen", "/screen", "wayland"),
+            ("/on_console", "/console", "tty"),
+        ] {
+            service = service.serve_at(user, LoggedIn(session)).unwrap();
+            service = service.serve_at(session, Session(kind)).unwrap();
+        }
+        service.build().await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn those_at_a_screen_are_told_with_their_own_rights() {
+        if !hawser_testing::require(hawser_linux::process::is_root(), "needs root") {
+            return;
+        }
+        let Some(private) = PrivateBus::start() else {
+            return;
+        };
+        let _service = logind(&private).await;
+        let place = tempfile::tempdir().unwrap();
+        let (program, said) = (place.path().join("notify-send"), place.path().join("said"));
+        let script = format!(
+            "#!/bin/sh\n(id -u; echo \"$DBUS_SESSION_BUS_ADDRESS\"; printf '%s\\n' \"$@\") >> {}\n",
+            said.display()
+        );
+        std::fs::write(&program, script).unwrap();
+        for (path, mode) in [(place.path(), 0o777), (program.as_path(), 0o755)] {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        tell_by(&mut private.bus(), &program, false, "$(id)<b>").await;
+        let said = std::fs::read_to_string(said).unwrap();
+        let expected = "65534\nunix:path=/run/user/65534/bus\n--app-name=Hawser\n--icon=network-wireless\n--\n\
+                        $(id)<b> asks for a login\nsudo hawser login $(id)&lt;b&gt;\n";
+        assert_eq!(said, expected);
+    }
+
+    #[test]
+    fn systemd_starts_it_where_it_runs_and_expands_nothing() {
+        let user = User { id: 1000, group: 100 };
+        let words = words(user, Path::new("/usr/bin/notify-send"), true, "w$0");
+        assert_eq!(
+            words,
+            [
+                "systemd-run",
+                "--quiet",
+                "--collect",
+                "--no-block",
+                "--uid=1000",
+                "--setenv=DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/1000/bus",
+                "--",
+                "/usr/bin/notify-send",
+                "--app-name=Hawser",
+                "--icon=network-wireless",
+                "--",
+                "w$$0 asks for a login",
+                "sudo hawser login w$$0",
+            ]
+        );
+    }
+}

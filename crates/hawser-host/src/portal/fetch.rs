@@ -1,0 +1,56 @@
+//! One page over one network, and addresses that networks want to be shown.
+
+use std::io;
+
+use hawser_config::Page;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::dns::Place;
+
+/// A connection to where the page is, over that network alone.
+pub(super) async fn connect(place: &Place, page: &Page) -> io::Result<TcpStream> {
+    let addresses = match page.host.trim_matches(['[', ']']).parse() {
+        Ok(address) => vec![address],
+        Err(_) => match place.addresses(&page.host, false).await {
+            Ok(found) if !found.is_empty() => found,
+            _ => place.addresses(&page.host, true).await?,
+        },
+    };
+    let address = addresses.first().ok_or(io::ErrorKind::NotFound)?;
+    place.connect(place.port(*address, page.port)).await
+}
+
+/// The first `most` bytes of what is there; `fields`: further fields of the request, each with its
+/// line end.
+pub(super) async fn get(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    page: &Page,
+    fields: &str,
+    most: u64,
+) -> io::Result<Vec<u8>> {
+    // HTTP/1.0: the body comes as it is, and ends with the connection.
+    let request = format!(
+        "GET {} HTTP/1.0\r\nHost: {}\r\nUser-Agent: hawser\r\n{fields}Connection: close\r\n\r\n",
+        page.path, page.host
+    );
+    stream.write_all(request.as_bytes()).await?;
+    stream.flush().await?;
+    let mut bytes = Vec::new();
+    match stream.take(most).read_to_end(&mut bytes).await {
+        // Servers end TLS without a word, too.
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => Err(error),
+        Ok(_) | Err(_) => Ok(bytes),
+    }
+}
+
+/// A web address of plain characters: whoever wrote it wants to be clicked on.
+pub(super) fn safe(value: &[u8]) -> Option<String> {
+    let text = std::str::from_utf8(value).ok()?;
+    let is_web = text.starts_with("http://") || text.starts_with("https://");
+    let is_plain = text.len() <= 200
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"'\"`$\\;<>|".contains(&byte));
+    (is_web && is_plain).then(|| text.to_owned())
+}
