@@ -55,7 +55,7 @@ impl TokenBucket {
 
     /// Whether a rate may come of what was saved up.
     fn explains(&self, rate: Rate) -> bool {
-        rate > self.sustained && self.used <= self.depth
+        rate > self.sustained && self.used < self.depth
     }
 
     /// A queue stands, while so much arrives; `is_less`: than was reckoned with. A shaper's rate is
