@@ -10,6 +10,7 @@ mod names;
 mod openvswitch;
 mod portals;
 mod quota;
+mod record;
 mod world;
 
 use std::io::{Read, Write};
