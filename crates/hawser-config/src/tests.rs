@@ -507,6 +507,8 @@ fn quotas_are_read_and_what_is_wrong_is_said() {
     let quota = lte.quota().unwrap();
     assert_eq!((quota.limit.0, quota.reset_day), (1_500_000_000, 31));
     assert_eq!(lte.quota_action, QuotaAction::Drain);
+    let backup = client("[networks.lte]\nquota_action = \"backup\"\n").unwrap();
+    assert_eq!(backup.network("lte").quota_action, QuotaAction::Backup);
     let default = config.network("wlan0");
     assert_eq!((default.quota(), default.reset_day.0), (None, 1));
     for (text, said) in [
