@@ -11,8 +11,8 @@ use hawser_recording::Recording;
 use hawser_terminal::{columns, refuse, say, show};
 use serde_json::{Value, json};
 
-/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy,
-/// --quota and --add-network.
+/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set,
+/// --policy, --quota and --add-network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// The recording.
