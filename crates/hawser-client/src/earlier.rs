@@ -310,7 +310,9 @@ impl Client {
         let Some(earlier) = &mut self.earlier else { return };
         earlier.driver.install(connected);
         if earlier.driver.machine.session() != before {
-            for (class, scheduler) in self.config.schedulers.chosen() {
+            let schedulers = self.schedulers();
+            let Some(earlier) = &self.earlier else { return };
+            for (class, scheduler) in schedulers {
                 earlier.driver.tell(Message::SetScheduler { class, scheduler });
             }
         }
@@ -397,16 +399,17 @@ impl Client {
                 // It has lost its session, by a crash or to the other machine of that hub. Its
                 // network knows the connections, and the inner addresses are the same.
                 Want::Begun(session) => {
+                    let Some(earlier) = &self.earlier else { return };
                     let driver = &earlier.driver;
                     driver.order(Change::GoOnWith { session });
-                    for (class, scheduler) in config.schedulers.chosen() {
+                    for (class, scheduler) in self.schedulers() {
                         driver.order(Change::SetScheduler {
                             session,
                             class,
                             scheduler,
                         });
                     }
-                    let rules = config.layer_rules();
+                    let rules = self.config.layer_rules();
                     driver.order(Change::SetLayerRules { session, rules });
                 }
                 Want::Renew => self.end_earlier("its session is over"),

@@ -46,6 +46,7 @@ mod preferences;
 mod quotas;
 mod reload;
 mod report;
+mod schedulers;
 mod seeking;
 mod tunnel;
 
@@ -56,7 +57,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, Via};
+use hawser_config::{ClientConfig, Schedulers, Via};
 use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
@@ -205,6 +206,8 @@ struct Client {
     paused: BTreeSet<String>,
     caps: Caps,
     preferences: Preferences,
+    /// Those that a user wants, in place of the configuration's.
+    wanted_schedulers: Schedulers,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
     /// Access points.
@@ -248,6 +251,7 @@ impl Client {
             paused: BTreeSet::new(),
             caps: Caps::default(),
             preferences: Preferences::default(),
+            wanted_schedulers: Schedulers::default(),
             dhcp: None,
             radio: None,
             options,
@@ -523,6 +527,10 @@ impl Client {
                     .answer
                     .send(self.prefer(&network, [up, down], bulk, is_default)),
             ),
+            Request::Scheduler { class, scheduler } => {
+                drop(asked.answer.send(self.choose_scheduler(&class, scheduler)));
+            }
+            Request::AddRule { .. } | Request::RemoveRule { .. } => self.ask_direct(asked),
             Request::Reload => self.reload_and_answer(asked.answer),
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
@@ -563,7 +571,7 @@ impl Client {
     fn act(&mut self, want: Want) {
         match want {
             Want::Begun(session) => {
-                for (class, scheduler) in self.config.schedulers.chosen() {
+                for (class, scheduler) in self.schedulers() {
                     self.driver.order(hawser_dataplane::Change::SetScheduler {
                         session,
                         class,

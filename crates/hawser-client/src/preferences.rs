@@ -12,6 +12,7 @@ use hawser_wire::preference::{Preference, Priority};
 use serde_json::{Value, json};
 
 use super::Client;
+use super::quotas::Quotas;
 
 /// Of each direction: towards the hub, and from it.
 type Pair<T> = [T; 2];
@@ -29,14 +30,17 @@ struct Wanted {
 }
 
 impl Preferences {
-    /// For what a network is used.
-    fn of(&self, name: &str, config: &ClientConfig) -> Pair<Preference> {
+    /// For what a network is used; a quota that is used up makes it a backup, whatever is wanted.
+    fn of(&self, name: &str, config: &ClientConfig, quotas: &Quotas) -> Pair<Preference> {
         let own = config.network(name);
         let wanted = self.wanted.get(name).copied().unwrap_or_default();
         let takes_bulk = wanted.takes_bulk.unwrap_or(own.bulk);
         let said = [own.uses.0.up, own.uses.0.down];
         [0, 1].map(|way| Preference {
-            priority: wanted.priorities[way].unwrap_or(said[way].0),
+            priority: match wanted.priorities[way] {
+                _ if quotas.is_backup(name) => Priority::Backup,
+                wanted => wanted.unwrap_or(said[way].0),
+            },
             takes_bulk,
         })
     }
@@ -77,7 +81,7 @@ impl Client {
 
     /// What status says of a network: `{"up": "always", "down": "backup", "bulk": true}`.
     pub(super) fn uses_of(&self, network: &str) -> Value {
-        let [up, down] = self.preferences.of(network, &self.config);
+        let [up, down] = self.preferences.of(network, &self.config, &self.quotas);
         json!({ "up": up.priority.name(), "down": down.priority.name(), "bulk": up.takes_bulk })
     }
 
@@ -98,7 +102,8 @@ impl Client {
         let (Some((_, attached)), Some(session)) = (of_path, driver.machine.session()) else {
             return;
         };
-        let preferences = self.preferences.of(&attached.network.name, &self.config);
+        let name = &attached.network.name;
+        let preferences = self.preferences.of(name, &self.config, &self.quotas);
         if preferences == [Preference::default(); 2] && !is_again {
             return;
         }

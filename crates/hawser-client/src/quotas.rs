@@ -1,5 +1,5 @@
 //! Which networks the tunnel may use: one whose quota is used up, or that a user has paused, leaves
-//! it, and what it carried goes over the others.
+//! it, and what it carried goes over the others; or it stays and becomes a backup.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{anyhow, bail};
+use hawser_config::NetworkConfig;
 use hawser_host::usage::Usage;
 use hawser_linux::netlink::{Network, changes, traffic};
 use hawser_steer::quota::Level;
@@ -16,10 +17,11 @@ use serde_json::{Value, json};
 
 use super::Client;
 
-/// What networks have carried, and which of them are shut for it.
+/// What networks have carried, and which of them are shut or backups for it.
 pub(super) struct Quotas {
     pub(super) usage: Rc<RefCell<Usage>>,
     shut: BTreeSet<String>,
+    backups: BTreeSet<String>,
     next: Instant,
 }
 
@@ -28,12 +30,18 @@ impl Quotas {
         Self {
             usage: Rc::new(RefCell::new(Usage::open(dir))),
             shut: BTreeSet::new(),
+            backups: BTreeSet::new(),
             next: Instant::from_nanos(0),
         }
     }
 
     pub(super) fn is_shut(&self, name: &str) -> bool {
         self.shut.contains(name)
+    }
+
+    /// Whether its quota makes a network one that is used while no other works.
+    pub(super) fn is_backup(&self, name: &str) -> bool {
+        self.backups.contains(name)
     }
 
     /// The quotas may be others.
@@ -84,14 +92,19 @@ impl Client {
     }
 
     fn shut_spent(&mut self) {
-        let is_spent = |name: &&str| {
-            self.quotas
-                .usage
-                .borrow()
-                .is_shut(name, &self.config.network(name))
+        let those = |are: fn(&Usage, &str, &NetworkConfig) -> bool| -> BTreeSet<String> {
+            let usage = self.quotas.usage.borrow();
+            let names = self.seen.iter().map(|network| &network.name);
+            names
+                .filter(|name| are(&usage, name, &self.config.network(name)))
+                .cloned()
+                .collect()
         };
-        let names = self.seen.iter().map(|network| network.name.as_str());
-        let shut = names.filter(is_spent).map(ToOwned::to_owned).collect();
+        let (shut, backups) = (those(Usage::is_shut), those(Usage::is_backup));
+        if backups != self.quotas.backups {
+            self.quotas.backups = backups;
+            self.apply_preferences();
+        }
         self.change_use(|client| client.quotas.shut = shut);
     }
 
@@ -145,11 +158,16 @@ impl Client {
             .shut
             .iter()
             .map(|name| format!("{name}: its quota is used up, and the tunnel does not use it"));
+        let backups = self.quotas.backups.iter();
+        let backups = backups.map(|name| {
+            format!("{name}: its quota is used up, and it is used only while no other network works")
+        });
         let unserved = self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices());
         let radio = self.radio.iter().flat_map(|radio| radio.notices());
         let paused = self.paused.iter();
         let paused = paused.map(|name| format!("{name} is paused (sudo hawser resume {name})"));
         let others = spent
+            .chain(backups)
             .chain(paused)
             .chain(unserved)
             .chain(radio)

@@ -6,7 +6,6 @@ use hawser_config::{ClientConfig, differing, log_reload};
 use hawser_dataplane::{Change, SessionId};
 use hawser_host::control_socket::Request;
 use hawser_linux::netlink::changes;
-use hawser_wire::control::Message;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
@@ -97,25 +96,12 @@ impl Client {
         }
         self.apply_caps();
         self.apply_preferences();
-        self.apply_schedulers();
-        Ok(restart)
-    }
-
-    fn apply_schedulers(&self) {
-        let Some(session) = self.driver.machine.session() else {
-            return;
-        };
-        let session = SessionId(session);
-        let rules = self.config.layer_rules();
-        self.driver.order(Change::SetLayerRules { session, rules });
-        for (class, scheduler) in self.config.schedulers.chosen() {
-            self.driver.order(Change::SetScheduler {
-                session,
-                class,
-                scheduler: scheduler.clone(),
-            });
-            self.driver.tell(Message::SetScheduler { class, scheduler });
+        if let Some(session) = self.driver.machine.session().map(SessionId) {
+            let rules = self.config.layer_rules();
+            self.driver.order(Change::SetLayerRules { session, rules });
         }
+        self.order_schedulers(&self.schedulers());
+        Ok(restart)
     }
 }
 

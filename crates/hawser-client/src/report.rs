@@ -4,7 +4,8 @@ use anyhow::anyhow;
 use hawser_control::client::networks::Way;
 use hawser_control::report::{Answer, add_snapshot, explain, with_snapshot};
 use hawser_dataplane::PathState;
-use hawser_host::control_socket::Request;
+use hawser_host::control_socket::{Asked, Request};
+use hawser_proto::scheduler;
 use hawser_units::{NetworkId, Rate};
 use hawser_wire::control::Limit;
 use serde_json::{Value, json};
@@ -103,6 +104,7 @@ impl Client {
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "pool": self.pool.status(),
+            "scheduler_names": scheduler::NAMES,
             "networks": networks,
         });
         let answer = self.with_direct(Request::Status, answer, |mut status, direct| {
@@ -148,6 +150,23 @@ impl Client {
         });
     }
 
+    /// Passes on what is asked of rules.
+    pub(super) fn ask_direct(&self, asked: Asked) {
+        let Some(beside) = self.tunnel.beside() else {
+            let _ = asked.answer.send(Err(anyhow!(
+                "rules need one in client.toml that says via = \"direct\" from the start on: write it, then hawser down and hawser up"
+            )));
+            return;
+        };
+        let comes = beside.ask(asked.request);
+        tokio::spawn(async move {
+            let said = comes.await;
+            let _ = asked
+                .answer
+                .send(said.unwrap_or_else(|_| Err(anyhow!(NO_DIRECT))));
+        });
+    }
+
     /// Where the client's own answer goes, when direct mode beside it has something to say too;
     /// `join` makes one of the two.
     pub(super) fn with_direct(
@@ -163,7 +182,7 @@ impl Client {
         let (own, comes) = oneshot::channel();
         tokio::spawn(async move {
             let both = async {
-                let ended = |_| anyhow!("direct mode does not answer: see the log");
+                let ended = |_| anyhow!(NO_DIRECT);
                 anyhow::Ok(join(comes.await.map_err(ended)??, direct.await.map_err(ended)??))
             };
             let _ = answer.send(both.await);
@@ -171,6 +190,9 @@ impl Client {
         own
     }
 }
+
+/// Direct mode beside has ended.
+const NO_DIRECT: &str = "direct mode does not answer: see the log";
 
 /// The tunnel's flows with the reason why they are there, then those that go past it.
 fn both_ways(mut own: Value, mut direct: Value) -> Value {

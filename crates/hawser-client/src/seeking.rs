@@ -109,7 +109,7 @@ impl Client {
         let welcome = self.driver.install(connected);
         let (key, address) = (self.hubs.current().hub_key, self.driver.networks.hub(network));
         self.hubs.handle_let_in(&self.options.dir, key, address)?;
-        for (class, scheduler) in self.config.schedulers.chosen() {
+        for (class, scheduler) in self.schedulers() {
             self.driver.tell(Message::SetScheduler { class, scheduler });
         }
         self.tunnel.apply(&welcome, &self.config).await?;

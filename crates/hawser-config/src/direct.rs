@@ -1,5 +1,6 @@
 //! What `client.toml` says of direct mode: how flows are shared out, and rules for some of them.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::num::NonZeroU16;
@@ -14,6 +15,7 @@ use hawser_steer::policy::Kind;
 use hawser_steer::policy::conditions::Conditions;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
+use toml::{Table, Value};
 
 use super::one_or_more::OneOrMore;
 use super::values::address_and_prefix;
@@ -173,6 +175,26 @@ impl TryFrom<RawRule> for RuleConfig {
 }
 
 impl RuleConfig {
+    /// A rule of the keys of a `[[rule]]` table and their values as a person writes them; commas
+    /// part several values of one key.
+    ///
+    /// # Errors
+    /// What is wrong, and what to write instead.
+    pub fn of_words(words: &BTreeMap<String, String>) -> Result<Self, String> {
+        let value = |text: &String| {
+            let parts = text.split(',').map(|part| Value::String(part.trim().to_owned()));
+            match parts.collect::<Vec<_>>() {
+                parts if parts.len() > 1 => Value::Array(parts),
+                _ => Value::String(text.trim().to_owned()),
+            }
+        };
+        let keys = words.iter().map(|(key, text)| (key.clone(), value(text)));
+        let table: Table = keys.collect();
+        table
+            .try_into()
+            .map_err(|error: toml::de::Error| error.message().to_owned())
+    }
+
     /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
     #[must_use]
     pub fn via(&self, has_hub: bool) -> Via {
@@ -567,6 +589,19 @@ pub enum NetworkChoice {
     Name(Pattern),
     /// By what they are.
     Kind(Kind),
+}
+
+impl fmt::Display for NetworkChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Name(pattern) => f.write_str(&pattern.0),
+            Self::Kind(Kind::Wired) => f.write_str("kind:wired"),
+            Self::Kind(Kind::Wifi) => f.write_str("kind:wifi"),
+            Self::Kind(Kind::Cellular) => f.write_str("kind:cellular"),
+            // No rule can name it.
+            Self::Kind(Kind::Neighbour) => f.write_str("neighbours"),
+        }
+    }
 }
 
 impl FromStr for NetworkChoice {

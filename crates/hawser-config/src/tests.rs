@@ -507,6 +507,8 @@ fn quotas_are_read_and_what_is_wrong_is_said() {
     let quota = lte.quota().unwrap();
     assert_eq!((quota.limit.0, quota.reset_day), (1_500_000_000, 31));
     assert_eq!(lte.quota_action, QuotaAction::Drain);
+    let backup = client("[networks.lte]\nquota_action = \"backup\"\n").unwrap();
+    assert_eq!(backup.network("lte").quota_action, QuotaAction::Backup);
     let default = config.network("wlan0");
     assert_eq!((default.quota(), default.reset_day.0), (None, 1));
     for (text, said) in [
@@ -717,4 +719,40 @@ fn limits_of_all_clients_are_read() {
     assert!(error.contains("`slow`") && error.contains("`stop`"), "{error}");
     let error = with("[limits]\ncap = 20\n").unwrap_err();
     assert!(error.contains("20 is not enough"), "{error}");
+}
+
+#[test]
+fn a_rule_is_made_of_words() {
+    let rule = |words: &[(&str, &str)]| {
+        let words = words
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        RuleConfig::of_words(&words.collect())
+    };
+    let words = [
+        ("protocol", "tcp"),
+        ("port", "22, 8000-8100"),
+        ("to", " 2001:db8::/32"),
+        ("network", "wlan*,kind:cellular"),
+    ];
+    let made = rule(&words).unwrap();
+    assert_eq!(
+        made.to_string(),
+        "tcp, port 22, ports 8000-8100, to 2001:db8::/32"
+    );
+    let networks: Vec<_> = made.networks.iter().map(ToString::to_string).collect();
+    assert_eq!(networks, ["wlan*", "kind:cellular"]);
+    let text = "[[rule]]\nprotocol = \"tcp\"\nport = [22, \"8000-8100\"]\nto = \"2001:db8::/32\"\n\
+                network = [\"wlan*\", \"kind:cellular\"]\n";
+    assert_eq!(client(text).unwrap().rules, [made]);
+    for (words, said) in [
+        (&[("port", "ssh"), ("network", "lte")][..], "a port such as 443"),
+        (&[("port", "22")], "not where they go"),
+        (&[("prot", "tcp")], "unknown field `prot`"),
+        (&[("network", "")], "an interface name"),
+        (&[("via", "moon")], "\"direct\", \"hub\" or \"faster\""),
+    ] {
+        let error = rule(words).unwrap_err();
+        assert!(error.contains(said), "{words:?}: {error}");
+    }
 }

@@ -20,6 +20,16 @@ pub struct Schedulers {
 }
 
 impl Schedulers {
+    /// The choice for a class.
+    pub fn of(&mut self, class: Class) -> &mut Option<SchedulerName> {
+        match class {
+            Class::Bulk => &mut self.bulk,
+            Class::Interactive => &mut self.interactive,
+            Class::Realtime => &mut self.realtime,
+            Class::Layered => &mut self.layered,
+        }
+    }
+
     /// The choices that were made.
     #[must_use]
     pub fn chosen(&self) -> Vec<(Class, String)> {

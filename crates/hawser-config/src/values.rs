@@ -402,6 +402,8 @@ pub enum QuotaAction {
     Stop,
     /// It takes no new flows; those that are on it go on.
     Drain,
+    /// It is used only while no other works.
+    Backup,
     /// Only said.
     Warn,
 }

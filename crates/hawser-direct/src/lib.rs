@@ -23,13 +23,17 @@
 //! | quotas | `quotas.rs` |
 //! | through a hub or past it, by destination | `faster.rs` |
 //! | beside a client of a hub | `beside.rs` |
+//! | what is asked, and who answers | `asked.rs` |
 //! | what is said: `status`, `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
+//! | rules that a user adds for a while | `added.rs` |
 //!
 //! What decides is in `hawser-steer`; what writes rules is `hawser_linux::direct`. A newcomer
 //! starts with [`run`] and `Direct::run`.
 #![forbid(unsafe_code)]
 
+mod added;
+mod asked;
 mod beside;
 mod faster;
 mod interface;
@@ -58,7 +62,7 @@ use std::time::Instant as Clock;
 use anyhow::{Context, anyhow, bail};
 use hawser_config::{ClientConfig, Dataplane, Moves};
 use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
-use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
+use hawser_host::control_socket::{Asked, ControlSocket};
 use hawser_host::dhcp::{self, Dhcp};
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
@@ -76,9 +80,9 @@ use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
 use hawser_steer::policy::conditions::NetworkFacts;
 use hawser_units::{Duration, Instant, NetworkId};
-use serde_json::json;
 use tokio::sync::mpsc;
 
+use added::Added;
 use faster::Faster;
 use moving::Moving;
 use multipath::Multipath;
@@ -158,6 +162,7 @@ struct Direct {
     seen: Vec<Network>,
     networks: Networks,
     rules: Rules,
+    added: Added,
     releases: Releases,
     moving: Moving,
     /// The hub that takes all flows of which no rule says otherwise, or none.
@@ -205,6 +210,7 @@ impl Direct {
         Self {
             networks: Networks::new(tell),
             rules: Rules::new(&config, beside.has_hub()),
+            added: Added::default(),
             naming: Naming::new(&config, leases),
             faster: Faster::default(),
             dhcp: None,
@@ -681,64 +687,6 @@ impl Direct {
             self.is_open[usize::from(ipv6)] = Some(is_open);
         }
         Ok(())
-    }
-
-    async fn on_asked(&mut self, asked: Asked) -> Next {
-        let (answer, next) = match asked.request {
-            Request::Status => (Ok(self.status()), Next::Continue),
-            Request::Explain { flow } => (self.explain(&flow), Next::Continue),
-            Request::Move { .. } if self.switch.is_some() => (
-                Err(anyhow!(
-                    "flows are moved by nftables alone: take dataplane = \"openvswitch\" out"
-                )),
-                Next::Continue,
-            ),
-            Request::Move { flow, to, through } => {
-                let wanted = (flow.as_str(), to.as_str(), through.as_deref());
-                let now = self.now();
-                self.moving.on_request(wanted, asked.answer, &self.networks, now);
-                return Next::Continue;
-            }
-            Request::Weight { network, weight } => {
-                match &self.radio {
-                    Some(radio) => radio.set_weight(network, weight, asked.answer),
-                    None => drop(asked.answer.send(Err(anyhow!("there is no Wi-Fi here")))),
-                }
-                return Next::Continue;
-            }
-            Request::Reload => {
-                let result = self.reload().await;
-                (
-                    result.map(|restart| json!({ "needs_restart": restart })),
-                    Next::Continue,
-                )
-            }
-            Request::Pause { .. } => (
-                Err(anyhow!(
-                    "without a hub a network is left out by `exclude` in client.toml, and `hawser reload`"
-                )),
-                Next::Continue,
-            ),
-            Request::Cap { .. } => (
-                Err(anyhow!(
-                    "without a hub nothing holds networks to rates: their traffic is the system's own"
-                )),
-                Next::Continue,
-            ),
-            Request::Use { .. } => (
-                Err(anyhow!(
-                    "without a hub, rules in client.toml say which networks flows take (docs/direct.md)"
-                )),
-                Next::Continue,
-            ),
-            Request::Down => (Ok(json!({ "state": "down" })), Next::End),
-            Request::Migrate { .. } => (Err(anyhow!("this is direct mode: {NO_REPEATER}")), Next::Continue),
-            Request::Revoke { .. } | Request::Drain { .. } => {
-                (Err(anyhow!("this is direct mode: ask on a hub")), Next::Continue)
-            }
-        };
-        let _ = asked.answer.send(answer);
-        next
     }
 }
 

@@ -27,7 +27,7 @@ pub(super) struct Known {
     pub(super) bssid: Option<String>,
     pub(super) probe: Option<Probe>,
     pub(super) meter: Meter,
-    /// Its quota is used up, and that shuts it.
+    /// Its quota is used up, and that shuts it: for good, or while others work.
     pub(super) is_shut: bool,
     /// A captive portal stands before it, or may do.
     pub(super) is_barred: bool,
@@ -49,7 +49,12 @@ impl Known {
 
     /// Whether new flows may go there.
     pub(super) fn is_alive(&self) -> bool {
-        self.network.is_some() && !self.is_shut && !self.is_barred && self.state() != State::Unreachable
+        self.works() && !self.is_shut
+    }
+
+    /// Whether it leads anywhere, whatever its quota.
+    pub(super) fn works(&self) -> bool {
+        self.network.is_some() && !self.is_barred && self.state() != State::Unreachable
     }
 
     fn state(&self) -> State {

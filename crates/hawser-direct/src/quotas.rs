@@ -1,6 +1,5 @@
-//! What follows when a quota runs out: a word to the user, and a network that is shut.
-
-use std::rc::Rc;
+//! What follows when a quota runs out: a word to the user, and a network that is shut, or is while
+//! others work.
 
 use hawser_config::QuotaAction;
 use hawser_steer::quota::Level;
@@ -23,17 +22,28 @@ impl Direct {
                 None => tracing::info!(network = name, "its quota is free again"),
             }
         }
-        let (usage, config) = (Rc::clone(&self.usage), &self.config);
-        let shut = self
-            .networks
-            .shut(|name| usage.borrow().is_shut(name, &config.network(name)));
-        for number in shut {
+        for number in self.shut_spent() {
             let name = self.networks.name(number);
-            if self.config.network(name).quota_action == QuotaAction::Stop {
+            let action = self.config.network(name).quota_action;
+            if matches!(action, QuotaAction::Stop | QuotaAction::Backup) {
                 // Due at once, after the kernel has heard that new flows avoid the network.
                 self.release(number, Duration::ZERO);
             }
         }
+    }
+
+    /// Shuts networks and opens them; says which are shut now and were not. A backup is shut while
+    /// another network works.
+    fn shut_spent(&mut self) -> Vec<u8> {
+        let (usage, config) = (self.usage.borrow(), &self.config);
+        let is_shut = |name: &str| usage.is_shut(name, &config.network(name));
+        let is_backup = |name: &str| usage.is_backup(name, &config.network(name));
+        let has_other = self
+            .networks
+            .all()
+            .any(|(_, known)| known.works() && !is_shut(&known.name) && !is_backup(&known.name));
+        self.networks
+            .shut(|name| is_shut(name) || has_other && is_backup(name))
     }
 
     /// What a user should know of quotas.
@@ -55,6 +65,9 @@ fn notice(level: Level, action: QuotaAction) -> Option<&'static str> {
         (Level::Low, _) => Some("four fifths of its quota are used"),
         (Level::Spent, QuotaAction::Stop) => {
             Some("its quota is used up: it takes no new flows, and its flows are let go")
+        }
+        (Level::Spent, QuotaAction::Backup) => {
+            Some("its quota is used up: it is used only while no other network works")
         }
         (Level::Spent, QuotaAction::Drain) => Some("its quota is used up: it takes no new flows"),
         (Level::Spent, QuotaAction::Warn) => Some("its quota is used up"),

@@ -3,7 +3,7 @@
 use std::num::NonZeroU16;
 
 use anyhow::bail;
-use hawser_config::{differing, log_reload};
+use hawser_config::{ClientConfig, differing, log_reload};
 
 use super::{Direct, Next};
 
@@ -16,12 +16,8 @@ impl Direct {
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
     pub(super) async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = self.asked.load_config()?;
-        let problem = if self.beside.has_hub() {
-            fresh.unfit_for_hub()
-        } else {
-            fresh.unfit_for_direct()
-        };
-        if let Some(problem) = problem {
+        self.add_rules_to(&mut fresh);
+        if let Some(problem) = self.unfit(&fresh) {
             bail!("client.toml: {problem}");
         }
         let (old, new) = (&self.config, &fresh);
@@ -58,5 +54,14 @@ impl Direct {
         self.config = fresh;
         self.on_networks(self.seen.clone()).await?;
         Ok(restart)
+    }
+
+    /// What of a configuration cannot be done here, in words with the remedy.
+    pub(super) fn unfit(&self, config: &ClientConfig) -> Option<&'static str> {
+        if self.beside.has_hub() {
+            config.unfit_for_hub()
+        } else {
+            config.unfit_for_direct()
+        }
     }
 }

@@ -59,7 +59,10 @@ impl Direct {
             "rules": self
                 .rules
                 .holding(&self.config)
-                .map(|(rule, holds)| json!({ "rule": rule, "holds": holds }))
+                .zip(self.added.numbers())
+                .map(|((rule, way, holds), number)| {
+                    json!({ "rule": rule.to_string(), "way": way, "holds": holds, "number": number })
+                })
                 .collect::<Vec<_>>(),
             "networks": known.chain(unused).collect::<Vec<_>>(),
         })

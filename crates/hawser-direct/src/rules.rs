@@ -175,16 +175,14 @@ impl Rules {
         self.machine.handle_facts(facts);
     }
 
-    /// The configuration's rules in words, and whether each is for any flow at this moment.
+    /// The configuration's rules, where each sends its flows, and whether it is for any flow at
+    /// this moment.
     pub(super) fn holding<'a>(
         &'a self,
         config: &'a ClientConfig,
-    ) -> impl Iterator<Item = (String, bool)> + 'a {
-        config
-            .rules
-            .iter()
-            .map(ToString::to_string)
-            .zip(self.machine.holding())
+    ) -> impl Iterator<Item = (&'a RuleConfig, String, bool)> + 'a {
+        let rules = config.rules.iter().zip(self.machine.holding());
+        rules.map(|(rule, holds)| (rule, way(rule, self.has_hub), holds))
     }
 
     pub(super) fn handle_timeout(&mut self, now: Instant) {
@@ -397,6 +395,25 @@ fn how(measure: Measure) -> &'static str {
         Measure::RoundTrip => "to the shortest round trip",
         Measure::Cost => "to the cheapest network",
     }
+}
+
+/// Where a rule sends its flows, in words.
+fn way(rule: &RuleConfig, has_hub: bool) -> String {
+    let names: Vec<_> = rule.networks.iter().map(ToString::to_string).collect();
+    let mut way = match rule.via(has_hub) {
+        Via::Hub => return "through the hub".to_owned(),
+        Via::Faster => "through the hub or past it, whichever is faster",
+        Via::Direct if has_hub => "past the hub",
+        Via::Direct => "",
+    }
+    .to_owned();
+    if !names.is_empty() {
+        way += &format!(" over {}", names.join(", "));
+    }
+    if let Some(spread) = rule.spread {
+        way += &format!(" shared out {}", how(spread.0));
+    }
+    way.trim_start().to_owned()
 }
 
 /// What each line wants, with names turned into networks.

@@ -9,7 +9,7 @@ use std::io;
 use std::path::Path;
 
 use hawser_netem::scenario::{Scenario, ScenarioError};
-use hawser_recording::{Look, Recording, Seen};
+use hawser_recording::{FRAMES_OVER_PAYLOAD, Look, Recording, Seen};
 
 /// A scenario made of a recording: its text, and the traces that the text names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -254,8 +254,6 @@ fn device(name: &str, taken: &mut BTreeSet<String>) -> String {
     device
 }
 
-/// A full packet: 1514 bytes of frame around 1472 of UDP payload.
-const FRAMES_OVER_PAYLOAD: f64 = 1514.0 / 1472.0;
 /// A path that carries less says nothing of what it could carry.
 const LEAST_BPS: u64 = 50_000;
 /// How far around a look its best rate is sought: a download pauses for less.

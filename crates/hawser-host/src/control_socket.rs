@@ -5,6 +5,7 @@
 //! `{"version":1,"error":"..."}`. The version changes when an old client would misread an answer;
 //! fields may be added at any time.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
@@ -80,6 +81,23 @@ pub enum Request {
         bulk: Option<bool>,
         /// As the configuration says, where nothing else is named.
         is_default: bool,
+    },
+    /// Place the packets of a class by another scheduler (client).
+    Scheduler {
+        /// `bulk`, `interactive`, `realtime` or `layered`.
+        class: String,
+        /// Its name; as the configuration says, where none is named.
+        scheduler: Option<String>,
+    },
+    /// Put a rule before all others (direct mode, alone or beside a client).
+    AddRule {
+        /// Keys of a `[[rule]]` table with their values; commas part several values of one key.
+        rule: BTreeMap<String, String>,
+    },
+    /// Take a rule back that was added.
+    RemoveRule {
+        /// As `status` numbers it.
+        number: u32,
     },
     /// Look for a better channel now (repeater, the access point's side).
     Migrate {

@@ -22,6 +22,8 @@ pub struct Asked {
     pub is_change: bool,
     /// The path, without what follows a question mark.
     pub path: String,
+    /// What follows the question mark, as it came.
+    pub query: String,
     /// The field `Host`.
     pub host: Option<String>,
     /// The field `Origin`: who asks, where a page does.
@@ -155,9 +157,11 @@ fn parse(head: &[u8]) -> Result<Option<Asked>, Answer> {
         found.and_then(|field| std::str::from_utf8(field.value).ok().map(ToOwned::to_owned))
     };
     let target = request.path.unwrap_or("/");
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     Ok(Some(Asked {
         is_change,
-        path: target.split('?').next().unwrap_or("/").to_owned(),
+        path: path.to_owned(),
+        query: query.to_owned(),
         host: field("host"),
         origin: field("origin"),
         token: field("x-hawser-token"),
@@ -183,7 +187,7 @@ mod tests {
             assert_eq!(parse(&whole[..cut]).unwrap(), None, "{cut}");
         }
         let get = parse(whole).unwrap().unwrap();
-        assert_eq!(get.path, "/events");
+        assert_eq!((get.path.as_str(), get.query.as_str()), ("/events", "x=1"));
         assert_eq!(get.host.as_deref(), Some("localhost:9468"));
         assert_eq!(get.origin.as_deref(), Some("http://a"));
         assert!(!get.is_change && get.token.is_none());

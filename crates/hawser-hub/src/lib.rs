@@ -468,9 +468,13 @@ impl Hub {
             Request::Move { .. } => Err(anyhow!(
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
-            Request::Weight { .. } | Request::Pause { .. } | Request::Cap { .. } | Request::Use { .. } => {
-                Err(anyhow!("this is a hub: ask where `hawser up` runs"))
-            }
+            Request::Weight { .. }
+            | Request::Pause { .. }
+            | Request::Cap { .. }
+            | Request::Use { .. }
+            | Request::Scheduler { .. }
+            | Request::AddRule { .. }
+            | Request::RemoveRule { .. } => Err(anyhow!("this is a hub: ask where `hawser up` runs")),
             Request::Migrate { .. } => Err(anyhow!("this is a hub: {NO_REPEATER}")),
             Request::Drain { is_on } => {
                 self.control.drain(is_on);

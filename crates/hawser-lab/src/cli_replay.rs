@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use hawser_config::Size;
 use hawser_experiments::replay::Replay;
 use hawser_experiments::sweep::{self, Cell, Row};
 use hawser_netem::scenario::Scenario;
@@ -10,18 +11,23 @@ use hawser_recording::Recording;
 use hawser_terminal::{columns, refuse, say, show};
 use serde_json::{Value, json};
 
-/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set, --policy
-/// and --add-network.
+/// Runs a recording (see `hawser record`) in virtual time as it was, and again with --set,
+/// --policy, --quota and --add-network.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReplayArgs {
     /// The recording.
     recording: PathBuf,
-    /// Replaces a field, e.g. `--set workload.0.streams=16`.
+    /// Replaces a field, e.g. `--set workload.0.streams=16` or `--set
+    /// 'schedulers={ bulk = "min-rtt" }'`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// What carries the traffic instead of Hawser and a hub: mptcp or single:NETWORK.
+    /// What carries the traffic instead of Hawser and a hub: direct (Hawser without a hub), mptcp or
+    /// single:NETWORK.
     #[arg(long, value_name = "VIA")]
     policy: Option<String>,
+    /// A network is gone once it has carried so much in the recording, such as network-2=500MB.
+    #[arg(long = "quota", value_name = "NETWORK=AMOUNT", value_parser = quota)]
+    quotas: Vec<(String, Size)>,
     /// Adds the [[network]] tables of this file.
     #[arg(long, value_name = "TOML")]
     add_network: Vec<PathBuf>,
@@ -77,6 +83,15 @@ fn prepare(args: &ReplayArgs) -> Result<Runs, String> {
         scenario.map_err(|error| error.to_string())
     };
     let as_recorded = parse(&replay, &[])?;
+    if !args.quotas.is_empty() {
+        let mut limited = recording.clone();
+        for (network, Size(bytes)) in &args.quotas {
+            limited = limited
+                .with_quota(network, *bytes)
+                .ok_or_else(|| format!("--quota {network}: the recording has no network of this name"))?;
+        }
+        replay = Replay::of(&limited).map_err(|error| in_file(&error))?;
+    }
     let mut changes: Vec<String> = args.policy.iter().map(|via| format!("via={via}")).collect();
     changes.extend_from_slice(&args.settings);
     for added in &args.add_network {
@@ -84,13 +99,20 @@ fn prepare(args: &ReplayArgs) -> Result<Runs, String> {
             .add_networks(&read(added)?, added, &mut files)
             .map_err(|error| error.to_string())?;
     }
-    let is_changed = !changes.is_empty() || !args.add_network.is_empty();
+    let is_changed = !changes.is_empty() || !args.quotas.is_empty() || !args.add_network.is_empty();
     Ok(Runs {
         as_recorded,
         what_if: is_changed.then(|| parse(&replay, &changes)).transpose()?,
         recorded_bps: recording.mean_receive_bps(),
         notes: replay.notes,
     })
+}
+
+fn quota(text: &str) -> Result<(String, Size), String> {
+    let expected = "expected a network and an amount with its unit, such as network-2=500MB";
+    let (network, amount) = text.split_once('=').ok_or(expected)?;
+    let amount = amount.parse().map_err(|()| expected)?;
+    Ok((network.to_owned(), amount))
 }
 
 fn object(row: &Row) -> Value {

@@ -47,6 +47,56 @@ fn a_replay_shows_what_a_second_network_would_have_brought() {
     );
 }
 
+/// Ten looks at two networks, of which the second carries 8 Mbit/s down: some 1 MB a look.
+fn two_networks() -> String {
+    let mut text = "{\"hawser_recording\":1,\"interval_ms\":1000}\n".to_owned();
+    for t_ms in (0..10_000).step_by(1000) {
+        let seen = r#"{"state":"active","rate_bps":2000000,"send_bps":0,"receive_bps":8000000,"rtt_ms":21,"min_rtt_ms":20,"loss":0}"#;
+        text += &format!("{{\"t_ms\":{t_ms},\"networks\":{{\"network-1\":{seen},\"network-2\":{seen}}}}}\n");
+    }
+    text
+}
+
+#[test]
+fn each_of_the_four_questions_has_an_answer() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("a plain name").to_owned();
+    std::fs::write(path("r.recording"), two_networks()).expect("written");
+    let modem = "[[network]]\nname = \"modem\"\ndown = { rate = \"8mbit\", delay = \"20ms\" }\nup = { rate = \"4mbit\", delay = \"20ms\" }\n";
+    std::fs::write(path("modem.toml"), modem).expect("written");
+    let (recording, modem) = (path("r.recording"), path("modem.toml"));
+    // What the download has, as a share of what it had.
+    let gain = |change: &[&str]| {
+        let output = lab(&[&["replay", &recording, "--json"], change].concat());
+        assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        let found: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        let goodput = |which: &str| found[which]["goodput_bps.total"].as_f64().expect("a number");
+        goodput("what_if") / goodput("as_recorded")
+    };
+    // Of ten seconds, the second network is there for the first three.
+    let quota = gain(&["--quota", "network-2=3MB"]);
+    assert!((0.55..0.85).contains(&quota), "{quota}");
+    assert_eq!(gain(&["--quota", "network-2=1GB"]), 1.0, "it is not used up");
+    let scheduler = gain(&["--set", "schedulers={ bulk = \"random\" }"]);
+    assert!(scheduler != 1.0 && (0.3..1.3).contains(&scheduler), "{scheduler}");
+    let modem = gain(&["--add-network", &modem]);
+    assert!((1.2..1.7).contains(&modem), "{modem}");
+    let direct = gain(&["--policy", "direct"]);
+    assert!(
+        (0.3..0.7).contains(&direct),
+        "one connection has one network: {direct}"
+    );
+
+    for (wrong, problem) in [
+        ("network-3=1MB", "no network of this name"),
+        ("network-2=1", "such as network-2=500MB"),
+    ] {
+        let output = lab(&["replay", &recording, "--quota", wrong]);
+        assert!(matches!(output.status.code(), Some(2 | 64)));
+        assert!(said(&output).contains(problem), "{}", said(&output));
+    }
+}
+
 #[test]
 fn a_sweep_over_the_simulator_gives_a_row_for_each_run_and_shards_merge() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -16,7 +16,8 @@
 //!
 //! Limitations: a client measures how fast its paths deliver what it sends, and sees of the other
 //! direction only what arrives. So the downward rate is a lower bound, close where something was
-//! downloading.
+//! downloading. Direct mode sees only what its networks carry, and the round trips of gateways
+//! ([`Recorder::look`]).
 #![forbid(unsafe_code)]
 
 pub mod page;
@@ -95,6 +96,8 @@ struct Header {
 pub struct Recorder {
     /// By the daemon's name; `None` keeps names.
     numbers: Option<BTreeMap<String, String>>,
+    /// Direct mode: the smallest round trip so far, ms, by the daemon's name.
+    smallest: BTreeMap<String, f64>,
 }
 
 impl Recorder {
@@ -103,6 +106,7 @@ impl Recorder {
     pub fn new(keeps_names: bool) -> Self {
         Self {
             numbers: (!keeps_names).then(BTreeMap::new),
+            smallest: BTreeMap::new(),
         }
     }
 
@@ -116,16 +120,54 @@ impl Recorder {
     }
 
     /// The line of one look: what the answer to a status request says of paths, and nothing else.
+    ///
+    /// Direct mode has networks in place of paths. Their rates are those of the devices, less the
+    /// headers of full packets; what a network delivers upwards is taken to be the most that it has
+    /// carried of late in either direction; round trips are those of gateways, and loss is unknown.
     #[must_use]
     pub fn look(&mut self, t_ms: u64, status: &Value) -> String {
-        let sessions = status["sessions"].as_array().map_or(&[][..], Vec::as_slice);
-        let paths = sessions
-            .iter()
-            .flat_map(|session| session["paths"].as_array().map_or(&[][..], Vec::as_slice));
-        let networks = paths
-            .filter_map(|path| Some((self.name(path["name"].as_str()?), seen(path))))
-            .collect();
+        let mut networks = BTreeMap::new();
+        if status["role"] == "direct" {
+            for network in list(&status["networks"]) {
+                let found = network["name"].as_str().zip(self.seen_directly(network));
+                networks.extend(found.map(|(name, seen)| (self.name(name), seen)));
+            }
+        } else {
+            for path in list(&status["sessions"])
+                .iter()
+                .flat_map(|session| list(&session["paths"]))
+            {
+                let name = path["name"].as_str();
+                networks.extend(name.map(|name| (self.name(name), seen(path))));
+            }
+        }
         to_line(&Look { t_ms, networks })
+    }
+
+    /// A network of direct mode; `None` where direct mode does not use it.
+    fn seen_directly(&mut self, network: &Value) -> Option<Seen> {
+        let state = match network["state"].as_str()? {
+            "active" | "unwatched" => "active",
+            "silent" | "portal" | "checking" => "dead",
+            _ => return None,
+        };
+        let payload = |field: &str| (count(network, field) as f64 / FRAMES_OVER_PAYLOAD) as u64;
+        let (send_bps, receive_bps) = (payload("send_bps"), payload("receive_bps"));
+        let rtt_ms = number(network, "rtt_ms");
+        let name = network["name"].as_str()?;
+        let smallest = self.smallest.entry(name.to_owned()).or_insert(rtt_ms);
+        if rtt_ms > 0.0 && (rtt_ms < *smallest || *smallest == 0.0) {
+            *smallest = rtt_ms;
+        }
+        Some(Seen {
+            state: state.to_owned(),
+            rate_bps: payload("capacity_bps").max(send_bps).max(receive_bps),
+            send_bps,
+            receive_bps,
+            rtt_ms,
+            min_rtt_ms: *smallest,
+            loss: 0.0,
+        })
     }
 
     fn name(&mut self, name: &str) -> String {
@@ -173,6 +215,31 @@ impl Recording {
         })
     }
 
+    /// The same with a quota on a network, which is gone from the look on before which it carried
+    /// more than this many bytes, both ways together. What others would have carried instead is no
+    /// part of it. `None` where no look lists the network.
+    ///
+    /// Units: the quota is bytes of frames, as devices count them.
+    #[must_use]
+    pub fn with_quota(&self, network: &str, quota: u64) -> Option<Self> {
+        let mut limited = self.clone();
+        let (mut carried, mut is_there) = (0.0, false);
+        let starts = self.looks.iter().map(|look| look.t_ms);
+        let ends = starts.clone().skip(1).chain([u64::MAX]);
+        for (look, (start, end)) in limited.looks.iter_mut().zip(starts.zip(ends)) {
+            let Some(seen) = look.networks.get(network) else {
+                continue;
+            };
+            is_there = true;
+            let bps = (seen.send_bps + seen.receive_bps) as f64 * FRAMES_OVER_PAYLOAD;
+            if carried > quota as f64 {
+                look.networks.remove(network);
+            }
+            carried += bps / 8.0 * (end - start) as f64 / 1e3;
+        }
+        is_there.then_some(limited)
+    }
+
     /// The mean of what arrived over all networks. Units: bit/s of UDP payload.
     #[must_use]
     pub fn mean_receive_bps(&self) -> f64 {
@@ -194,23 +261,35 @@ impl Seen {
 }
 
 fn seen(path: &Value) -> Seen {
-    let count = |field: &str| path[field].as_u64().unwrap_or(0);
-    let number = |field: &str| path[field].as_f64().unwrap_or(0.0);
     Seen {
         state: path["state"].as_str().unwrap_or("validating").to_owned(),
-        rate_bps: count("rate_bps"),
-        send_bps: count("send_bps"),
-        receive_bps: count("receive_bps"),
-        rtt_ms: number("rtt_ms"),
-        min_rtt_ms: number("min_rtt_ms"),
-        loss: number("loss").clamp(0.0, 1.0),
+        rate_bps: count(path, "rate_bps"),
+        send_bps: count(path, "send_bps"),
+        receive_bps: count(path, "receive_bps"),
+        rtt_ms: number(path, "rtt_ms"),
+        min_rtt_ms: number(path, "min_rtt_ms"),
+        loss: number(path, "loss").clamp(0.0, 1.0),
     }
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn count(of: &Value, field: &str) -> u64 {
+    of[field].as_u64().unwrap_or(0)
+}
+
+fn number(of: &Value, field: &str) -> f64 {
+    of[field].as_f64().unwrap_or(0.0)
 }
 
 fn to_line(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("looks are plain data") + "\n"
 }
 
+/// A full packet: 1514 bytes of frame around 1472 of UDP payload.
+pub const FRAMES_OVER_PAYLOAD: f64 = 1514.0 / 1472.0;
 /// Changes when an old reader would misread a recording.
 const VERSION: u64 = 1;
 

@@ -80,3 +80,75 @@ fn a_cut_end_is_ignored_and_damage_is_named() {
     assert!(problem(&text.replacen("\"loss\":0.01", "\"loss\":1.5", 1)).starts_with("line 2: network-1"));
     assert!(problem(&text.replacen("rtt_ms", "rtt", 1)).starts_with("line 2: "));
 }
+
+/// A network of direct mode as `hawser status --json` shows it. Units: bit/s of frames.
+fn direct(state: &str, receive_bps: u64, rtt_ms: Option<f64>) -> Value {
+    json!({ "role": "direct", "inner": ["100.64.0.2"], "networks": [
+        { "name": "wlp3s0", "used": true, "state": state, "addresses": ["192.168.1.7/24"],
+          "rtt_ms": rtt_ms, "receive_bps": receive_bps, "send_bps": 151_400, "capacity_bps": 30_280_000 },
+        { "name": "docker0", "used": false, "state": "not used" } ] })
+}
+
+#[test]
+fn direct_mode_is_recorded_by_its_devices_and_gateways() {
+    let looks = [
+        direct("unwatched", 0, None),
+        direct("active", 15_140_000, Some(9.0)),
+        direct("active", 15_140_000, Some(3.0)),
+        direct("silent", 0, Some(40.0)),
+        direct("portal", 0, None),
+        direct("over quota", 0, Some(3.0)),
+    ];
+    let text = record(&looks, false);
+    for secret in ["wlp3s0", "docker", "100.64", "192.168"] {
+        assert!(!text.contains(secret), "{secret}");
+    }
+    let recording = Recording::parse(&text).expect("its own");
+    let of = |look: usize| recording.looks[look].networks.get("network-1");
+    let found: Vec<_> = (0..5)
+        .filter_map(|look| of(look).map(|seen| (seen.state.as_str(), seen.rtt_ms, seen.min_rtt_ms)))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("active", 0.0, 0.0),
+            ("active", 9.0, 9.0),
+            ("active", 3.0, 3.0),
+            ("dead", 40.0, 3.0),
+            ("dead", 0.0, 3.0)
+        ]
+    );
+    let busy = of(1).expect("it is there");
+    let rates = (busy.receive_bps, busy.send_bps, busy.rate_bps, busy.loss);
+    assert_eq!(rates, (14_720_000, 147_200, 29_440_000, 0.0), "payload");
+    assert_eq!(of(5), None, "one that is shut is not used");
+    assert!(recording.looks.iter().all(|look| look.networks.len() <= 1));
+}
+
+#[test]
+fn a_network_is_gone_once_its_quota_is_used_up() {
+    let recording = Recording::parse(&record(&commute(), false)).expect("its own");
+    // The second network carries 8 Mbit/s and 1 kbit/s of payload, 1.03 MB/s of frames.
+    let limited = recording
+        .with_quota("network-2", 5_000_000)
+        .expect("there is one");
+    let seen = |recording: &Recording| {
+        let looks = recording.looks.iter();
+        looks
+            .map(|look| look.networks.contains_key("network-2"))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(seen(&limited), (0..40).map(|look| look < 5).collect::<Vec<_>>());
+    let others = |recording: &Recording| {
+        let looks = recording.looks.iter();
+        looks
+            .filter(|look| look.networks.contains_key("network-1"))
+            .count()
+    };
+    assert_eq!(others(&limited), others(&recording));
+    let large = recording
+        .with_quota("network-2", 1_000_000_000)
+        .expect("there is one");
+    assert_eq!(large, recording);
+    assert_eq!(recording.with_quota("network-3", 1), None);
+}

@@ -14,6 +14,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use crate::list;
 use crate::page::{self, quoted};
 
 /// The schema of the events that qlog has no name for.
@@ -228,10 +229,6 @@ fn of_path(path: &Value) -> PathSample {
         min_rtt_ms: figure("min_rtt_ms"),
         loss: figure("loss"),
     }
-}
-
-fn list(value: &Value) -> &[Value] {
-    value.as_array().map_or(&[], Vec::as_slice)
 }
 
 fn number(value: &Value) -> u64 {

@@ -35,6 +35,9 @@ impl Node {
             | Request::Pause { .. }
             | Request::Cap { .. }
             | Request::Use { .. }
+            | Request::Scheduler { .. }
+            | Request::AddRule { .. }
+            | Request::RemoveRule { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => {
                 let _ = answer.send(Err(anyhow!("this is a repeater: `hawser repeat --help`")));

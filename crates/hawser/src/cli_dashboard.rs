@@ -13,9 +13,9 @@ use crate::runtime::runtime;
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
 ///
 /// Serves a page on this machine until Ctrl-C. Whoever opens the whole address that is printed can
-/// pause and cap networks too; without what follows its #, the page only shows. Nobody else reaches
-/// it; from another machine: ssh -L 9468:localhost:9468 root@MACHINE, then open the same address
-/// there.
+/// pause and cap networks and change schedulers and rules too; without what follows its #, the page
+/// only shows. Nobody else reaches it; from another machine: ssh -L 9468:localhost:9468
+/// root@MACHINE, then open the same address there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DashboardArgs {
     /// Where to serve: an address of this machine alone.

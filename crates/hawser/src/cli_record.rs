@@ -16,6 +16,7 @@ use hawser_terminal::say;
 /// Records the rates, delays, losses and outages of this machine's networks, for
 /// `hawser-lab replay`.
 ///
+/// With a hub and without one. Without, round trips are those of gateways, and loss is not seen.
 /// The file holds no payload, no address and no flow; networks are numbered, not named. It grows by
 /// about 200 bytes a second for each network and is good whenever the recording ends: Ctrl-C, a
 /// crash, the end of the daemon.

@@ -27,7 +27,9 @@ mod cli_radio;
 mod cli_receipts;
 mod cli_record;
 mod cli_repeat;
+mod cli_rule;
 mod cli_run;
+mod cli_scheduler;
 mod cli_setup;
 mod cli_share;
 mod cli_status;
@@ -96,6 +98,8 @@ enum Command {
     Resume(cli_pause::ResumeArgs),
     Cap(cli_cap::CapArgs),
     Use(cli_use::UseArgs),
+    Scheduler(cli_scheduler::SchedulerArgs),
+    Rule(cli_rule::RuleArgs),
     /// Applies the changed configuration file to the running daemon; flows go on.
     Reload(cli_client::ReloadArgs),
     /// Runs a program whose connections take a network of choice (with `up --direct`).
@@ -229,6 +233,8 @@ fn main() -> ExitCode {
         Command::Resume(args) => cli_pause::resume(&args),
         Command::Cap(args) => cli_cap::run(&args),
         Command::Use(args) => cli_use::run(&args),
+        Command::Scheduler(args) => cli_scheduler::run(&args),
+        Command::Rule(args) => cli_rule::run(&args),
         Command::Reload(args) => cli_client::reload(&args),
         Command::Run(args) => cli_run::run(&args),
         Command::Move(args) => cli_move::run(&args),

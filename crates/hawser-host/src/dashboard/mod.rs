@@ -4,9 +4,9 @@
 //! the daemon itself listens nowhere. It serves loopback only, and answers only to names of
 //! loopback (`Host`) and to its own page (`Origin`), so that a page from elsewhere can neither read
 //! it by a name of its own (DNS rebinding) nor from a browser at once. It pauses networks, takes
-//! them in again, caps them and makes them backups for whoever has the token, which is in the
-//! address that the command prints, behind its `#`: browsers keep that to themselves. Other
-//! accounts of the machine can look, and no more.
+//! them in again, caps them and makes them backups, and changes schedulers and rules, for whoever
+//! has the token, which is in the address that the command prints, behind its `#`: browsers keep
+//! that to themselves. Other accounts of the machine can look, and no more.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -95,8 +95,8 @@ impl Served {
 
     /// Changes a network, which is named by the number of its interface, so that no name has to be
     /// written into an address: `/pause/3`, `/resume/3`, `/cap/3/UP/DOWN` in bit/s, where zero is
-    /// no cap, `/use/3/UP/DOWN` by
-    /// the names of priorities.
+    /// no cap, `/use/3/UP/DOWN` by the names of priorities. Or changes what is of all networks
+    /// ([`of_all`]).
     async fn change(&self, asked: &Asked) -> Answer {
         if asked.token.as_deref() != Some(self.token.as_str()) {
             // Nobody tries many.
@@ -106,13 +106,18 @@ impl Served {
                 "open the address that `hawser dashboard` printed",
             );
         }
-        let Some((index, wanted)) = wanted(&asked.path) else {
-            return Answer::line(
-                "404 Not Found",
-                "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN, /use/NUMBER/UP/DOWN",
-            );
+        let request = match (of_all(asked), wanted(&asked.path)) {
+            (Some(request), _) => Ok(request),
+            (None, Some((index, wanted))) => self.of_network(index, wanted).await,
+            (None, None) => {
+                return Answer::line(
+                    "404 Not Found",
+                    "there are /pause/NUMBER, /resume/NUMBER, /cap/NUMBER/UP/DOWN, /use/NUMBER/UP/DOWN, \
+                     /scheduler/CLASS/NAME, /rule/add?KEY=VALUE, /rule/remove/NUMBER",
+                );
+            }
         };
-        match self.ask(index, wanted).await {
+        match self.ask(request).await {
             Ok(answer) => Answer {
                 status: "200 OK",
                 kind: "application/json",
@@ -123,14 +128,18 @@ impl Served {
         }
     }
 
-    async fn ask(&self, index: u64, wanted: Wanted) -> anyhow::Result<Value> {
+    async fn ask(&self, request: anyhow::Result<Request>) -> anyhow::Result<Value> {
+        let (socket, request) = (self.socket.clone(), request?);
+        tokio::task::spawn_blocking(move || control_socket::ask(&socket, &request)).await?
+    }
+
+    async fn of_network(&self, index: u64, wanted: Wanted) -> anyhow::Result<Request> {
         let status = control_socket::status(&self.socket).await?;
         let networks = status["networks"].as_array().into_iter().flatten();
         let mut of_index = networks.filter(|network| network["index"] == index);
         let network = of_index.next().and_then(|network| network["name"].as_str());
         let network = network.context("there is no such network now")?.to_owned();
-        let socket = self.socket.clone();
-        let request = match wanted {
+        Ok(match wanted {
             Wanted::Pause(is_on) => Request::Pause { network, is_on },
             Wanted::Cap { up, down } => Request::Cap {
                 network,
@@ -145,8 +154,7 @@ impl Served {
                 bulk: None,
                 is_default: false,
             },
-        };
-        tokio::task::spawn_blocking(move || control_socket::ask(&socket, &request)).await?
+        })
     }
 }
 
@@ -172,6 +180,27 @@ fn wanted(path: &str) -> Option<(u64, Wanted)> {
         _ => return None,
     };
     Some((index.parse().ok()?, wanted))
+}
+
+/// What is wanted of all networks: `/scheduler/CLASS/NAME`, `/rule/add?KEY=VALUE&...` with keys of a
+/// `[[rule]]` table, of which those without a value count for nothing, and `/rule/remove/NUMBER`.
+fn of_all(asked: &Asked) -> Option<Request> {
+    let words: Vec<_> = asked.path.trim_start_matches('/').split('/').collect();
+    match *words.as_slice() {
+        ["scheduler", class, name] => Some(Request::Scheduler {
+            class: class.to_owned(),
+            scheduler: Some(name.to_owned()),
+        }),
+        ["rule", "add"] => {
+            let fields = form_urlencoded::parse(asked.query.as_bytes()).into_owned();
+            let rule = fields.filter(|(_, value)| !value.trim().is_empty()).collect();
+            Some(Request::AddRule { rule })
+        }
+        ["rule", "remove", number] => Some(Request::RemoveRule {
+            number: number.parse().ok()?,
+        }),
+        _ => None,
+    }
 }
 
 /// Whether a request is for this page by a name of this machine, and from no other page.
@@ -238,6 +267,42 @@ mod tests {
             "/drop/3",
         ] {
             assert_eq!(wanted(strange), None, "{strange}");
+        }
+    }
+
+    #[test]
+    fn what_is_wanted_of_all_networks_is_read_from_the_whole_address() {
+        let of = |path: &str, query: &str| {
+            of_all(&Asked {
+                path: path.to_owned(),
+                query: query.to_owned(),
+                ..Asked::default()
+            })
+        };
+        let scheduler = Request::Scheduler {
+            class: "bulk".to_owned(),
+            scheduler: Some("min-rtt".to_owned()),
+        };
+        assert_eq!(of("/scheduler/bulk/min-rtt", ""), Some(scheduler));
+        let rule = [("port", "22"), ("to", "2001:db8::/32"), ("network", "<b>0")];
+        let rule = rule.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(
+            of(
+                "/rule/add",
+                "protocol=&port=22&to=2001%3Adb8%3A%3A%2F32&network=%3Cb%3E0&via=+"
+            ),
+            Some(Request::AddRule { rule: rule.into() })
+        );
+        assert_eq!(of("/rule/remove/7", ""), Some(Request::RemoveRule { number: 7 }));
+        for strange in [
+            "/rule",
+            "/rule/remove",
+            "/rule/remove/-1",
+            "/rule/remove/x",
+            "/scheduler/bulk",
+            "/pause/3",
+        ] {
+            assert_eq!(of(strange, "port=22"), None, "{strange}");
         }
     }
 

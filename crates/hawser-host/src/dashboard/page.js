@@ -1,7 +1,7 @@
 "use strict";
 // Asks for the daemon's status each second and shows it. Names of networks are strangers' words: they
 // are written as text, never as markup. Who came by the whole address, token and all, can pause and
-// cap networks, and say when they are used.
+// cap networks, say when they are used, and change schedulers and rules.
 
 let trouble = ""; // why the last click did nothing
 const KEPT = 300; // seconds of history on the page
@@ -122,35 +122,46 @@ async function change(path) {
   await look();
 }
 
-function button(network, does, click) {
+// A button that does something with a thing, which has a name and is known again by its key.
+function button(does, name, key, click) {
   const made = element("button", does);
   made.type = "button";
-  made.dataset.key = `${does} ${network.index}`;
-  made.setAttribute("aria-label", `${does} ${network.name}`);
+  made.dataset.key = `${does} ${key}`;
+  made.setAttribute("aria-label", `${does} ${name}`);
   made.addEventListener("click", () => click(made));
   return made;
+}
+
+// Who works by keyboard stays at the same button, also where it was made anew.
+function focusOn(key) {
+  if (key) document.querySelector(`button[data-key="${key}"]`)?.focus();
 }
 
 // What a network can be told; nothing where that is not this page's business.
 function actions(network) {
   if (!token || network.index === undefined || !(network.used || network.paused)) return [];
   const does = network.paused ? "resume" : "pause";
-  const made = [button(network, does, (pressed) => {
+  const of = (does, click) => button(does, network.name, network.index, click);
+  const made = [of(does, (pressed) => {
     pressed.disabled = true;
     change(`${does}/${network.index}`);
   })];
-  if (network.caps) made.push(button(network, "cap", () => askCaps(network)));
-  if (network.use) made.push(button(network, "use", () => askUse(network)));
+  if (network.caps) made.push(of("cap", () => askCaps(network)));
+  if (network.use) made.push(of("use", () => askUse(network)));
   return made;
 }
 
-// Asks for something in each direction; what was there is in the fields.
+// Asks for something; what was there is in the fields of the dialog, in their order.
 function ask(what, title, now, wanted) {
-  const dialog = by(what), fields = [by(`${what}-up`), by(`${what}-down`)];
+  const dialog = by(what), fields = [...dialog.querySelectorAll("input, select")];
+  const asker = document.activeElement?.dataset.key;
   by(`${what}-title`).textContent = title;
   fields.forEach((field, at) => { field.value = now[at]; });
   dialog.returnValue = "";
-  dialog.onclose = () => { if (dialog.returnValue === "set") change(wanted(fields)); };
+  dialog.onclose = () => {
+    if (dialog.returnValue === "set") change(wanted(fields));
+    focusOn(asker);
+  };
   dialog.showModal();
 }
 
@@ -165,6 +176,59 @@ function askCaps(network) {
 function askUse(network) {
   ask("use", `When ${network.name} is used`, [network.use.up, network.use.down],
     ([up, down]) => `use/${network.index}/${up.value}/${down.value}`);
+}
+
+function choices(select, values) {
+  select.replaceChildren(...values.map(([value, text]) => {
+    const made = element("option", text);
+    made.value = value;
+    return made;
+  }));
+}
+
+function askScheduler(kind, now, names) {
+  choices(by("scheduler-name"), names.map((name) => [name, name]));
+  ask("scheduler", `Scheduler of ${kind} flows`, [now], ([name]) => `scheduler/${kind}/${name.value}`);
+}
+
+function askRule(status) {
+  const hasHub = status.role === "client";
+  const used = status.networks.filter((network) => network.used).map(({ name }) => [name, name]);
+  // With a hub, a rule may leave the network open.
+  choices(by("rule-network"), hasHub ? [["", "any"], ...used] : used);
+  by("rule-via").parentElement.hidden = !hasHub;
+  const network = hasHub ? "" : used[0]?.[0];
+  ask("rule", "Add a rule", ["", "", "", network, hasHub ? "direct" : ""], (fields) =>
+    `rule/add?${new URLSearchParams(fields.map((field) => [field.name, field.value]))}`);
+}
+
+function showSchedulers(status) {
+  const now = Object.entries((status.sessions || [])[0]?.schedulers || {});
+  const names = status.scheduler_names;
+  by("schedulers-section").hidden = !names || now.length === 0;
+  by("schedulers").tBodies[0].replaceChildren(...now.map(([kind, name]) => {
+    const does = token && names ? [button("change", `the scheduler of ${kind} flows`, kind,
+      () => askScheduler(kind, name, names))] : [];
+    return row([kind, name, does]);
+  }));
+}
+
+function showRules(status) {
+  const direct = status.role === "direct" ? status : status.direct;
+  const rules = direct?.rules || [];
+  by("rules-section").hidden = !["client", "direct"].includes(status.role);
+  by("rules-none").textContent = !direct
+    ? "None. Once a [[rule]] of client.toml says via = \"direct\", others can be added here."
+    : rules.length ? "" : "None.";
+  by("rules").hidden = rules.length === 0;
+  by("rules").tBodies[0].replaceChildren(...rules.map((rule) => {
+    const isOurs = token && typeof rule.number === "number";
+    return row([rule.rule, rule.way, rule.holds ? "yes" : "no", isOurs
+      ? [button("remove", `the rule for ${rule.rule}`, `rule ${rule.number}`, () => change(`rule/remove/${rule.number}`))]
+      : []]);
+  }));
+  by("rules-actions").replaceChildren(...(token && direct
+    ? [button("add", "a rule", "rule", () => askRule(status))] : []));
 }
 
 function card(network, whole) {
@@ -205,9 +269,15 @@ function card(network, whole) {
   return [made, canvas];
 }
 
+// A row of texts, and of lists of what else stands in a cell.
 function row(cells) {
   const made = element("tr");
-  for (const cell of cells) made.append(element("td", cell));
+  for (const cell of cells) {
+    const isText = !Array.isArray(cell);
+    const place = element("td", isText ? cell : undefined);
+    if (!isText) place.append(...cell);
+    made.append(place);
+  }
   return made;
 }
 
@@ -226,10 +296,11 @@ function show(status) {
   remember(all);
   const whole = all.reduce((sum, one) => sum + (one.send_bps || 0) + (one.receive_bps || 0), 0);
   const cards = all.map((network) => [network, ...card(network, whole)]);
-  const focused = document.activeElement && document.activeElement.dataset.key;
+  const focused = document.activeElement?.dataset.key;
   by("networks").replaceChildren(...cards.map(([, made]) => made));
-  // Who works by keyboard stays at the same button.
-  if (focused) document.querySelector(`button[data-key="${focused}"]`)?.focus();
+  showSchedulers(status);
+  showRules(status);
+  focusOn(focused);
   for (const [network, , canvas] of cards) draw(canvas, ...drawn(network));
 
   const clients = status.clients || [];
@@ -261,7 +332,7 @@ by("span").addEventListener("change", () => lookBack().then(look));
 setInterval(() => { if (past && !document.hidden) lookBack(); }, 10000);
 
 // What was shown stays when nobody answers any more; a page that nobody looks at asks nothing.
-async function ask() {
+async function keepLooking() {
   try {
     if (!document.hidden) await look();
   } catch {
@@ -269,7 +340,7 @@ async function ask() {
     by("state").className = "bad";
     by("notice").textContent = "the dashboard does not answer: was it ended?";
   }
-  setTimeout(ask, 1000);
+  setTimeout(keepLooking, 1000);
 }
 
-ask();
+keepLooking();

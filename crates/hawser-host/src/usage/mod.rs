@@ -174,9 +174,15 @@ impl Usage {
         config.quota().map(|quota| quota.left(self.used(name, config)))
     }
 
-    /// Whether new flows avoid the network.
+    /// Whether new flows avoid the network, whatever others there are.
     pub fn is_shut(&self, name: &str, config: &NetworkConfig) -> bool {
-        config.quota_action != QuotaAction::Warn && self.level(name, config) == Level::Spent
+        let shuts = matches!(config.quota_action, QuotaAction::Stop | QuotaAction::Drain);
+        shuts && self.level(name, config) == Level::Spent
+    }
+
+    /// Whether the network is to be used only while no other works.
+    pub fn is_backup(&self, name: &str, config: &NetworkConfig) -> bool {
+        config.quota_action == QuotaAction::Backup && self.level(name, config) == Level::Spent
     }
 
     /// Networks on another level than when this was last asked, with the level.

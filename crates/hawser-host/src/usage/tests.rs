@@ -81,6 +81,13 @@ fn levels_are_told_once_and_a_larger_quota_opens_the_network_again() {
         ..NetworkConfig::default()
     };
     assert!(!usage.is_shut("lte", &warn));
+    let backup = NetworkConfig {
+        quota_action: QuotaAction::Backup,
+        ..warn.clone()
+    };
+    let is_backup = |config: &NetworkConfig| usage.is_backup("lte", config);
+    assert!(is_backup(&backup) && !is_backup(&warn) && !is_backup(&small.network("lte")));
+    assert!(!usage.is_shut("lte", &backup));
     assert_eq!(
         levels(&mut usage, &config("1MB")),
         [("lte".to_owned(), Level::Free)]

@@ -543,6 +543,9 @@ impl Share {
             | Request::Pause { .. }
             | Request::Cap { .. }
             | Request::Use { .. }
+            | Request::Scheduler { .. }
+            | Request::AddRule { .. }
+            | Request::RemoveRule { .. }
             | Request::Migrate { .. }
             | Request::Drain { .. }
             | Request::Revoke { .. } => Err(anyhow!(

@@ -1,9 +1,11 @@
-//! The dashboard: who gets it, and what a browser makes of it.
+//! The dashboard: who gets it, what a browser makes of it, and what a person changes by it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::process::{ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
 
 use crate::world::{Daemon, World, good, is_up};
 
@@ -26,9 +28,11 @@ fn request(world: &World, method: &str, path: &str, fields: &str) -> String {
 
 /// A client with three networks, one of them with a name that a browser could take for markup, and
 /// its dashboard, with the address that it said.
-fn shown(name: &str) -> Option<(World, String, Vec<Daemon>)> {
+fn shown(name: &str, config: &str) -> Option<(World, String, Vec<Daemon>)> {
     let world = World::new(name)?;
     world.init();
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    std::fs::write(world.place("c").join("client.toml"), config).unwrap();
     let inside = world.namespace("c");
     world.ip(&inside, "link set lo up");
     world.ip(&inside, "link add <b>0 type veth peer name far0");
@@ -60,7 +64,7 @@ fn shown(name: &str) -> Option<(World, String, Vec<Daemon>)> {
 
 #[test]
 fn the_dashboard_is_for_this_machine_alone() {
-    let Some((world, address, _daemons)) = shown("dash") else {
+    let Some((world, address, _daemons)) = shown("dash", "") else {
         return;
     };
     let page = get(&world, "/", "Host: localhost:9468");
@@ -165,7 +169,7 @@ fn a_browser_shows_networks_by_their_names() {
     if !hawser_testing::require(has_browser, "no chromium") {
         return;
     }
-    let Some((world, address, _daemons)) = shown("dashb") else {
+    let Some((world, address, _daemons)) = shown("dashb", "") else {
         return;
     };
     let profile = tempfile::tempdir().unwrap();
@@ -204,4 +208,166 @@ fn a_browser_shows_networks_by_their_names() {
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));
     }
+}
+
+/// A browser, worked through its DevTools protocol: a text of JSON and a zero byte, each way.
+struct Browser {
+    _process: Daemon,
+    commands: ChildStdin,
+    answers: BufReader<ChildStdout>,
+    last: u64,
+    page: Value,
+}
+
+impl Browser {
+    fn open(world: &World, profile: &tempfile::TempDir, address: &str) -> Self {
+        let mut command = world.inside("c", "sh");
+        command.args([
+            "-c",
+            "exec chromium --headless=new --no-sandbox --disable-gpu --disable-dev-shm-usage --remote-debugging-pipe \
+             --user-data-dir=\"$0\" 3<&0 4>&1 </dev/null >/dev/null 2>&1",
+        ]);
+        command
+            .arg(profile.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = Daemon(command.spawn().unwrap());
+        let mut browser = Self {
+            commands: process.0.stdin.take().unwrap(),
+            answers: BufReader::new(process.0.stdout.take().unwrap()),
+            _process: process,
+            last: 0,
+            page: Value::Null,
+        };
+        let target = browser.tell("Target.createTarget", &json!({ "url": address }));
+        let wanted = json!({ "targetId": target["targetId"], "flatten": true });
+        browser.page = browser.tell("Target.attachToTarget", &wanted)["sessionId"].clone();
+        browser
+    }
+
+    fn tell(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last += 1;
+        let mut command = json!({ "id": self.last, "method": method, "params": parameters });
+        if self.page.is_string() {
+            command["sessionId"] = self.page.clone();
+        }
+        write!(self.commands, "{command}\0").unwrap();
+        loop {
+            let mut said = Vec::new();
+            self.answers.read_until(0, &mut said).unwrap();
+            let said: Value = serde_json::from_slice(said.strip_suffix(b"\0").unwrap()).unwrap();
+            if said["id"] == self.last {
+                assert!(said["error"].is_null(), "{method}: {said}");
+                return said["result"].clone();
+            }
+        }
+    }
+
+    /// What an expression of the page's script is.
+    fn value(&mut self, expression: &str) -> Value {
+        let wanted = json!({ "expression": expression, "returnByValue": true });
+        self.tell("Runtime.evaluate", &wanted)["result"]["value"].clone()
+    }
+
+    fn wait(&mut self, expression: &str) {
+        let deadline = Instant::now() + Duration::from_secs(15);
+        while self.value(expression) != true {
+            let page = self.value("document.body.innerText");
+            assert!(Instant::now() < deadline, "never: {expression}; {page}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn press_enter(&mut self) {
+        let key = |kind| json!({ "type": kind, "key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13, "text": "\r" });
+        self.tell("Input.dispatchKeyEvent", &key("keyDown"));
+        self.tell("Input.dispatchKeyEvent", &key("keyUp"));
+    }
+
+    /// Opens a dialog by keyboard, fills it in, and leaves it by keyboard.
+    fn fill_in(&mut self, button: &str, fields: &[(&str, &str)]) {
+        let find = format!("document.querySelector('button[aria-label=\"{button}\"]')");
+        self.wait(&format!("{find} !== null"));
+        // The page makes its buttons anew each second.
+        self.value(&format!("{find}.focus()"));
+        self.press_enter();
+        self.wait("document.querySelector('dialog[open]') !== null");
+        self.wait("document.activeElement.closest('dialog') !== null");
+        for (field, value) in fields {
+            self.value(&format!("document.getElementById('{field}').value = '{value}'"));
+        }
+        self.value("document.querySelector('dialog[open] button[value=set]').focus()");
+        self.press_enter();
+        self.wait("document.querySelector('dialog[open]') === null");
+        self.wait(&format!("document.activeElement === {find}"));
+    }
+}
+
+#[test]
+fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
+    let has_browser = Command::new("chromium").arg("--version").output().is_ok();
+    if !hawser_testing::require(has_browser, "no chromium") {
+        return;
+    }
+    let config = "[[rule]]\nport = 22\nvia = \"direct\"\n";
+    let Some((world, address, _daemons)) = shown("dashp", config) else {
+        return;
+    };
+    let profile = tempfile::tempdir().unwrap();
+    let mut browser = Browser::open(&world, &profile, &address);
+    let phone = json!({ "width": 390, "height": 800, "deviceScaleFactor": 1, "mobile": true });
+    browser.tell("Emulation.setDeviceMetricsOverride", &phone);
+
+    browser.fill_in("cap lte", &[("cap-up", "2.5")]);
+    world.wait("a cap", |world| {
+        let networks = world.status("c")["networks"].clone();
+        let mut networks = networks.as_array().unwrap().iter();
+        networks.any(|network| network["name"] == "lte" && network["cap_bps"]["up"] == 2_500_000)
+    });
+
+    browser.fill_in(
+        "change the scheduler of bulk flows",
+        &[("scheduler-name", "weighted-fair")],
+    );
+    world.wait("another scheduler at both ends", |world| {
+        let is_other = |side| world.status(side)["sessions"][0]["schedulers"]["bulk"] == "weighted-fair";
+        is_other("c") && is_other("h")
+    });
+    browser.wait("document.getElementById('schedulers').innerText.includes('weighted-fair')");
+
+    let rules = |world: &World| world.status("c")["direct"]["rules"].clone();
+    let own = json!({ "rule": "port 22", "way": "past the hub", "holds": true, "number": null });
+    world.wait("the rule of the file", |world| rules(world) == json!([own]));
+    let fields = [
+        ("rule-protocol", "tcp"),
+        ("rule-port", "8080"),
+        ("rule-to", "2001:db8::/32"),
+        ("rule-network", "lte"),
+    ];
+    browser.fill_in("add a rule", &fields);
+    let added = json!({ "rule": "tcp, port 8080, to 2001:db8::/32", "way": "past the hub over lte", "holds": true, "number": 1 });
+    world.wait("a rule before it", |world| rules(world) == json!([added, own]));
+    browser.wait("document.querySelector('#rules tbody tr').innerText.includes('past the hub over lte')");
+    browser.fill_in("add a rule", &[("rule-port", "ssh")]);
+    browser.wait("document.getElementById('notice').innerText.includes('a port such as 443')");
+    let remove = "document.querySelector('button[aria-label^=\"remove the rule for tcp\"]')";
+    browser.value(&format!("{remove}.click()"));
+    world.wait("the rule of the file alone", |world| rules(world) == json!([own]));
+
+    let fits = "document.documentElement.scrollWidth <= 390";
+    assert_eq!(browser.value(fits), true, "a phone shows all of it");
+    let labelled =
+        "[...document.querySelectorAll('input, select')].every((field) => field.labels.length > 0)";
+    assert_eq!(browser.value(labelled), true);
+    // Who only looks is offered nothing.
+    let (open, _) = address.split_once('#').unwrap();
+    browser.tell(
+        "Page.navigate",
+        &json!({ "url": open.replace("localhost", "127.0.0.1") }),
+    );
+    browser.wait(
+        "document.getElementById('rules') && document.getElementById('rules').innerText.includes('port 22')",
+    );
+    let offered = browser.value("document.querySelectorAll('main button').length");
+    assert_eq!(offered, 0);
 }

@@ -112,6 +112,7 @@ fn each_wrong_step_says_what_to_do() {
     pause(&world);
     cap(&world);
     preferences(&world);
+    schedulers(&world);
     history(&world);
     good(world.hawser("c", &["down"]));
     std::fs::remove_dir_all(world.place("c")).unwrap();
@@ -235,6 +236,33 @@ fn preferences(world: &World) {
     world.wait("the hub knows", |_| is("h", "overflow"));
     assert_eq!(said(&["--default"]), "lte: up always, down always\n");
     world.wait("as before", |_| is("c", "always") && is("h", "always"));
+}
+
+/// Another scheduler places the packets of a class at both ends.
+fn schedulers(world: &World) {
+    refuses(
+        world.hawser("c", &["scheduler", "bulk", "fastest"]),
+        &["fastest: no scheduler", "min-rtt"],
+    );
+    refuses(
+        world.hawser("c", &["scheduler", "large", "min-rtt"]),
+        &["large: there is no such class", "bulk, interactive"],
+    );
+    for (wanted, expected) in [("min-rtt", "min-rtt"), ("--default", "earliest-delivery")] {
+        let said = good(world.hawser("c", &["scheduler", "bulk", wanted]));
+        assert_eq!(
+            String::from_utf8_lossy(&said.stdout),
+            format!("bulk: {expected}\n")
+        );
+        world.wait("chosen at both ends", |world| {
+            let is = |side| world.status(side)["sessions"][0]["schedulers"]["bulk"] == expected;
+            is("c") && is("h")
+        });
+    }
+    refuses(
+        world.hawser("c", &["rule", "add", "--port", "22", "--via", "direct"]),
+        &["via = \"direct\" from the start on"],
+    );
 }
 
 /// A network leaves the tunnel for a while, and comes back.

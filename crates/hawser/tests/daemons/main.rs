@@ -259,6 +259,56 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
 }
 
 #[test]
+fn a_network_over_its_quota_becomes_a_backup_at_both_ends() {
+    let Some(world) = World::new("qb") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    let configure = |quota: &str| {
+        let text = format!("[networks.lte]\nquota = \"{quota}\"\nquota_action = \"backup\"\n");
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    };
+    configure("100kB");
+    let client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let is_at_both_ends = |world: &World, priority: &str| {
+        let networks = world.status("c")["networks"].clone();
+        let mut networks = networks.as_array().unwrap().iter();
+        let lte = networks.find(|network| network["name"] == "lte").unwrap();
+        ["c", "h"].iter().all(|side| {
+            let status = world.status(side);
+            let paths = status["sessions"][0]["paths"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default();
+            paths
+                .iter()
+                .any(|path| path["path"] == lte["path"] && path["priority"] == priority)
+        })
+    };
+    assert!(is_at_both_ends(&world, "always"));
+    let transfer = Transfer::start(&server, &world.open("c"));
+    world.wait("a backup", |world| is_at_both_ends(world, "backup"));
+    transfer.finish();
+    assert_eq!(
+        world.status("c")["notice"],
+        "lte: its quota is used up, and it is used only while no other network works"
+    );
+    // Whatever a user wants meanwhile.
+    let said = good(world.hawser("c", &["use", "lte", "always"]));
+    assert_eq!(
+        String::from_utf8_lossy(&said.stdout),
+        "lte: up backup, down backup\n"
+    );
+    good(world.hawser("c", &["pause", "fiber"]));
+    world.wait("carried by the backup", World::ping_hub);
+    configure("10GB");
+    client.tell("-HUP");
+    world.wait("as before", |world| is_at_both_ends(world, "always"));
+}
+
+#[test]
 fn an_invitation_lets_one_machine_in() {
     let Some(world) = World::new("g") else { return };
     world.init();

@@ -1,6 +1,7 @@
 //! `hawser up --direct` as a user runs it, in network namespaces: two networks that overlap, and
 //! nothing left behind.
 
+mod added;
 mod conditions;
 mod dhcp;
 mod link_events;
@@ -10,6 +11,7 @@ mod names;
 mod openvswitch;
 mod portals;
 mod quota;
+mod record;
 mod world;
 
 use std::io::{Read, Write};

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 
 use crate::choice;
-use crate::world::{SERVER, World, connect, read_peer, way_of};
+use crate::world::{SERVER, World, connect, ip, read_peer, way_of};
 
 /// `net2` is preferred, and may carry this much.
 fn config(quota: &str, action: &str) -> String {
@@ -86,4 +86,44 @@ fn a_drained_network_keeps_its_flows_and_a_warning_keeps_everything() {
             .as_str()
             .is_some_and(|notice| notice.contains("net2: its quota is used up"))
     });
+}
+
+#[test]
+fn a_backup_takes_flows_only_while_no_other_network_works() {
+    let Some(world) = World::new() else { return };
+    world.write_config(&config("50kB", "backup"));
+    let _daemon = world.up();
+    let mut stream = connect(&world.client, SERVER, None).expect("a connection");
+    assert_eq!(way_of(&read_peer(&mut stream).expect("an answer")), 2);
+    carry(&mut stream, 40_000);
+    world.wait_until("net2 is shut", |world| world.state("net2") == "over quota");
+    let error = stream.read(&mut [0; 16]).expect_err("the connection is gone");
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted, "{error}");
+    assert_eq!(world.ways(4), [1; 4]);
+    let notice = world.ask(&["status"])["notice"].clone();
+    assert_eq!(
+        notice,
+        "net2: its quota is used up: it is used only while no other network works"
+    );
+
+    ip(&world.client, "link set net1 down");
+    world.wait_until("net2 is open", |world| world.state("net2") == "active");
+    assert_eq!(world.ways(4), [2; 4]);
+    let mut stream = connect(&world.client, SERVER, None).expect("a connection");
+    carry(&mut stream, 4_000);
+    world.plug(1);
+    world.wait_until("net2 is shut again", |world| {
+        world.state("net1") == "active" && world.state("net2") == "over quota"
+    });
+    assert_eq!(world.ways(4), [1; 4]);
+    let mut left = [0; 4096];
+    while stream.read(&mut left).is_ok_and(|length| length > 0) {}
+    assert!(
+        stream.write(&left).is_err(),
+        "the backup's connections are let go"
+    );
+
+    world.write_config(&config("1GB", "backup"));
+    assert!(world.run(&["reload"]).status.success());
+    world.wait_until("net2 is preferred again", |world| world.ways(1) == [2]);
 }

@@ -1,0 +1,137 @@
+//! `hawser rule`: rules for some flows, for a while.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+
+use hawser_host::control_socket::{Request, ask};
+use hawser_terminal::say;
+use serde_json::Value;
+
+use crate::Places;
+use crate::cli_status::list;
+
+/// Lists the rules, adds one before all others, or takes one back that was added.
+///
+/// For `up --direct`, and beside a hub where client.toml has a rule with via = "direct". A rule that
+/// is added is for connections that begin from then on, until the daemon ends; for good, write a
+/// [[rule]] table into client.toml.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RuleArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum What {
+    /// Shows the rules in their order: the first that fits a connection decides.
+    List(Common),
+    /// Adds a rule before all others; several values of an option have commas between.
+    Add(AddArgs),
+    /// Takes a rule back that was added.
+    Remove {
+        /// As `hawser rule list` numbers it.
+        number: u32,
+        #[command(flatten)]
+        common: Common,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct AddArgs {
+    /// Connections of this protocol: tcp, udp or icmp.
+    #[arg(long)]
+    protocol: Option<String>,
+    /// To this port, or a range such as 8000-8100.
+    #[arg(long)]
+    port: Option<String>,
+    /// To this address or subnet.
+    #[arg(long, value_name = "SUBNET")]
+    to: Option<String>,
+    /// To this name (needs dns = "networks").
+    #[arg(long)]
+    domain: Option<String>,
+    /// Over this network, or the first of these that is there.
+    #[arg(long)]
+    network: Option<String>,
+    /// Shares them out: even, capacity, round-trip or cost.
+    #[arg(long)]
+    spread: Option<String>,
+    /// Beside a hub: direct (past it), hub or faster.
+    #[arg(long)]
+    via: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, clap::Args)]
+struct Common {
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+pub(crate) fn run(args: &RuleArgs) -> anyhow::Result<ExitCode> {
+    let (common, request) = match &args.what {
+        What::List(common) => (common, Request::Status),
+        What::Add(args) => (&args.common, Request::AddRule { rule: words(args) }),
+        What::Remove { number, common } => (common, Request::RemoveRule { number: *number }),
+    };
+    let answer = ask(&common.places.client_socket(), &request)?;
+    match &args.what {
+        What::List(_) => show(common, &answer)?,
+        _ if common.json => say!("{answer}")?,
+        What::Add(_) => say!("{}: for {}", answer["number"], text(&answer["rule"]))?,
+        What::Remove { number, .. } => say!("{number}: removed")?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn words(args: &AddArgs) -> BTreeMap<String, String> {
+    let all = [
+        ("protocol", &args.protocol),
+        ("port", &args.port),
+        ("to", &args.to),
+        ("domain", &args.domain),
+        ("network", &args.network),
+        ("spread", &args.spread),
+        ("via", &args.via),
+    ];
+    let given = all
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.to_owned(), value.clone()?)));
+    given.collect()
+}
+
+fn show(common: &Common, status: &Value) -> anyhow::Result<()> {
+    let of_direct = if status["role"] == "direct" {
+        status
+    } else {
+        &status["direct"]
+    };
+    let rules = &of_direct["rules"];
+    if common.json {
+        say!("{}", serde_json::json!({ "version": 1, "rules": list(rules) }))?;
+        return Ok(());
+    }
+    for rule in list(rules) {
+        let number = rule["number"]
+            .as_u64()
+            .map_or("-".to_owned(), |number| number.to_string());
+        let rest = if rule["holds"] == false { " (not now)" } else { "" };
+        say!(
+            "{number:>3}  {}: {}{rest}",
+            text(&rule["rule"]),
+            text(&rule["way"])
+        )?;
+    }
+    if list(rules).is_empty() {
+        say!("there are no rules")?;
+    }
+    Ok(())
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or("-")
+}
