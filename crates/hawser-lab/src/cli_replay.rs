@@ -21,8 +21,8 @@ pub(crate) struct ReplayArgs {
     /// 'schedulers={ bulk = "min-rtt" }'`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// What carries the traffic instead of Hawser and a hub: direct (Hawser without a hub), mptcp or
-    /// single:NETWORK.
+    /// What carries the traffic instead of Hawser and a hub: direct (Hawser without a hub), mptcp
+    /// or single:NETWORK.
     #[arg(long, value_name = "VIA")]
     policy: Option<String>,
     /// A network is gone once it has carried so much in the recording, such as network-2=500MB.

@@ -12,9 +12,9 @@ use crate::cli_status::list;
 
 /// Lists the rules, adds one before all others, or takes one back that was added.
 ///
-/// For `up --direct`, and beside a hub where client.toml has a rule with via = "direct". A rule that
-/// is added is for connections that begin from then on, until the daemon ends; for good, write a
-/// [[rule]] table into client.toml.
+/// For `up --direct`, and beside a hub where client.toml has a rule with via = "direct". A rule
+/// that is added is for connections that begin from then on, until the daemon ends; for good, write
+/// a [[rule]] table into client.toml.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RuleArgs {
     #[command(subcommand)]

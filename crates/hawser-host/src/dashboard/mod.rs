@@ -182,8 +182,8 @@ fn wanted(path: &str) -> Option<(u64, Wanted)> {
     Some((index.parse().ok()?, wanted))
 }
 
-/// What is wanted of all networks: `/scheduler/CLASS/NAME`, `/rule/add?KEY=VALUE&...` with keys of a
-/// `[[rule]]` table, of which those without a value count for nothing, and `/rule/remove/NUMBER`.
+/// What is wanted of all networks: `/scheduler/CLASS/NAME`, `/rule/add?KEY=VALUE&...` with keys of
+/// a `[[rule]]` table, of which those without a value count for nothing, and `/rule/remove/NUMBER`.
 fn of_all(asked: &Asked) -> Option<Request> {
     let words: Vec<_> = asked.path.trim_start_matches('/').split('/').collect();
     match *words.as_slice() {
