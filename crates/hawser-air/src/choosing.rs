@@ -389,7 +389,7 @@ impl Keeper {
         };
         state.is_all_due = false;
         let (wireless, scanned) = (Arc::clone(wireless), Arc::clone(&self.scanned));
-        state.scanning = Some(tokio::spawn(async move {
+        state.scanning = Some(hawser_linux::tasks::spawn(async move {
             let begun = Clock::now();
             let result = wireless.scan_whole(listener, &frequencies, &hidden).await;
             let result = result.inspect_err(|error| tracing::debug!(error = %error, "no scan"));

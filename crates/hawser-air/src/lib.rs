@@ -134,7 +134,7 @@ impl Radio {
             live,
             view,
             end,
-            task: tokio::spawn(keeper.run((changed, wanted), ended)),
+            task: hawser_linux::tasks::spawn(keeper.run((changed, wanted), ended)),
         }
     }
 }

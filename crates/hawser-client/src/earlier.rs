@@ -222,7 +222,7 @@ impl Client {
         for network in networks {
             earlier.driver.networks.detach(network);
         }
-        tokio::spawn(async move { earlier.end().await });
+        hawser_linux::tasks::spawn(async move { earlier.end().await });
     }
 
     /// A network has come, gone or changed: the session with the hub before follows.

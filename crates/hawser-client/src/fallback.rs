@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 use hawser_config::TlsUse;
 use hawser_control::client::driver::fresh_index;
 use hawser_control::client::networks::Attached;
+use hawser_control::event_thread::EventThread;
 use hawser_control::over_tls::THREAD;
 use hawser_control::over_tls::dial::{Dialer, Plan, Way};
-use hawser_control::relays::Relays;
 use hawser_dataplane::PathState;
 use hawser_units::NetworkId;
 use serde_json::{Value, json};
@@ -31,7 +31,7 @@ use super::Client;
 
 /// All networks in need, and what is known of the others.
 pub(super) struct Fallback {
-    relays: Option<Relays>,
+    relays: Option<EventThread>,
     judges: BTreeMap<NetworkId, Judge>,
     beside: BTreeMap<NetworkId, Beside>,
     next: u64,
@@ -307,7 +307,7 @@ impl Fallback {
     fn dial(&mut self, plan: Plan, number: u64) -> std::io::Result<Dialer> {
         let relays = match self.relays.take() {
             Some(relays) => relays,
-            None => Relays::start(THREAD)?,
+            None => EventThread::start(THREAD)?,
         };
         let relays = self.relays.insert(relays);
         Dialer::start(relays, plan, number, self.news.clone())

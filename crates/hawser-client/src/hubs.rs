@@ -379,7 +379,7 @@ impl Client {
         let others = named.iter().filter_map(|other| current.fleet_mate(other));
         let mut others: Vec<_> = others.collect();
         let (config, found) = (self.config.clone(), self.hubs.found.clone());
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             let lookups = others.iter_mut().map(|hub| hub.resolve(&config));
             futures_util::future::join_all(lookups).await;
             let _ = found.send(others);
@@ -553,7 +553,7 @@ fn rank(client: KeyHash, hub: KeyHash) -> u64 {
 
 /// Ends a session that was for enrolment only.
 fn say_goodbye(established: Established) {
-    tokio::spawn(async move {
+    hawser_linux::tasks::spawn(async move {
         let stream = established.stream;
         stream.finish(&Message::Close(CloseReason::Shutdown)).await;
         established.connection.close(0_u8.into(), b"");

@@ -156,7 +156,8 @@ impl Client {
             self.portals.rest();
         } else if self.portals.servers_watched.is_none() {
             let (own, news) = (self.tunnel.addresses().to_vec(), self.portals.news.clone());
-            self.portals.servers_watched = Some(tokio::spawn(hawser_host::dns::watch(own, news)));
+            self.portals.servers_watched =
+                Some(hawser_linux::tasks::spawn(hawser_host::dns::watch(own, news)));
         }
     }
 

@@ -15,7 +15,7 @@ impl Client {
     pub(super) fn reload_and_log(&mut self) -> Next {
         let (answer, comes) = oneshot::channel();
         self.reload_and_answer(answer);
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             if let Ok(result) = comes.await {
                 log_reload(result.map(|said| needs_restart(&said)));
             }

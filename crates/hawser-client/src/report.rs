@@ -159,7 +159,7 @@ impl Client {
             return;
         };
         let comes = beside.ask(asked.request);
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             let said = comes.await;
             let _ = asked
                 .answer
@@ -180,7 +180,7 @@ impl Client {
         };
         let direct = beside.ask(question);
         let (own, comes) = oneshot::channel();
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             let both = async {
                 let ended = |_| anyhow!(NO_DIRECT);
                 anyhow::Ok(join(comes.await.map_err(ended)??, direct.await.map_err(ended)??))

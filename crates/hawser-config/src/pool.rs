@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hawser_linux::clock::LocalTime;
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use serde::de::Deserializer;
 
 use super::when::minute_of_day;
 use super::{GreMember, LogFilter, Pattern, Size, Speed};

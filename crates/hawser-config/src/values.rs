@@ -19,31 +19,46 @@ macro_rules! from_text {
     ($type:ty, $expected:literal) => {
         impl<'de> Deserialize<'de> for $type {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                struct Text;
-                impl de::Visitor<'_> for Text {
-                    type Value = $type;
-
-                    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                        f.write_str($expected)
-                    }
-
-                    fn visit_str<E: de::Error>(self, text: &str) -> Result<$type, E> {
-                        text.parse().map_err(|()| {
-                            E::custom(format_args!("{text:?} is wrong: expected {}", $expected))
-                        })
-                    }
-
-                    fn visit_i64<E: de::Error>(self, number: i64) -> Result<$type, E> {
-                        Err(E::custom(format_args!(
-                            "{number} is not enough: expected {}",
-                            $expected
-                        )))
-                    }
-                }
-                deserializer.deserialize_any(Text)
+                let text = deserializer.deserialize_any(crate::values::Text {
+                    expected: $expected,
+                    is_right: |text| text.parse::<$type>().is_ok(),
+                })?;
+                text.parse()
+                    .map_err(|()| serde::de::Error::custom(format_args!("expected {}", $expected)))
             }
         }
     };
+}
+
+/// Reads a string for which `is_right` holds; of a number it says that it lacks what would be right.
+/// One for all of the types above: each visitor is compiled for each kind of deserializer.
+pub(crate) struct Text {
+    pub(crate) expected: &'static str,
+    pub(crate) is_right: fn(&str) -> bool,
+}
+
+impl de::Visitor<'_> for Text {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    // Said here, a mistake has the line of its value.
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<String, E> {
+        if (self.is_right)(text) {
+            return Ok(text.to_owned());
+        }
+        let expected = self.expected;
+        Err(E::custom(format_args!("{text:?} is wrong: expected {expected}")))
+    }
+
+    fn visit_i64<E: de::Error>(self, number: i64) -> Result<String, E> {
+        let expected = self.expected;
+        Err(E::custom(format_args!(
+            "{number} is not enough: expected {expected}"
+        )))
+    }
 }
 
 /// A data rate: `"10mbit"`.

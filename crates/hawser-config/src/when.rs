@@ -1,12 +1,11 @@
 //! What a rule's `when` may say.
 
-use std::fmt;
 use std::str::FromStr;
 
 use hawser_steer::policy::conditions::{Conditions, Hours, WEEKDAYS};
 use hawser_units::Bytes;
 use serde::Deserialize;
-use serde::de::{self, Deserializer};
+use serde::de::Deserializer;
 
 use super::Size;
 use super::one_or_more::OneOrMore;

@@ -149,7 +149,7 @@ impl HubControl {
             {
                 Verdict::Go(permit) => {
                     let hub = self.clone();
-                    tokio::spawn(async move { hub.serve_one(incoming, permit).await });
+                    hawser_linux::tasks::spawn(async move { hub.serve_one(incoming, permit).await });
                 }
                 Verdict::Prove if incoming.may_retry() => drop(incoming.retry()),
                 Verdict::Prove | Verdict::Ignore => incoming.ignore(),

@@ -27,6 +27,7 @@ pub mod admission;
 pub mod budget;
 pub mod client;
 pub mod enrolment;
+pub mod event_thread;
 pub mod handover;
 pub mod hub;
 pub mod idle_clients;

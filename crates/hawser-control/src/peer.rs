@@ -243,7 +243,9 @@ impl Guests {
             match self.admission.handshake(from.ip(), is_proven) {
                 Verdict::Go(handshake) => {
                     let guests = self.clone();
-                    tokio::spawn(async move { guests.serve_incoming(incoming, handshake).await });
+                    hawser_linux::tasks::spawn(
+                        async move { guests.serve_incoming(incoming, handshake).await },
+                    );
                 }
                 Verdict::Prove if incoming.may_retry() => drop(incoming.retry()),
                 Verdict::Prove | Verdict::Ignore => incoming.ignore(),

@@ -1,4 +1,7 @@
-//! What relays of datagrams have in common: a thread of their own, and sockets on it.
+//! Sockets of relays: they work on a thread of their own ([`EventThread`]), so that what they carry
+//! does not hold up the control side.
+//!
+//! [`EventThread`]: crate::event_thread::EventThread
 
 use std::cell::RefCell;
 use std::io::{self, IoSliceMut};
@@ -9,57 +12,6 @@ use std::task::{Context, Poll};
 use hawser_linux::udp::{DataSocket, plain};
 use quinn_udp::RecvMeta;
 use tokio::io::Interest;
-
-/// A thread of its own for relays: what they carry does not hold up the control side.
-#[derive(Debug)]
-pub struct Relays(Option<tokio::runtime::Runtime>);
-
-impl Relays {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// No thread or descriptor is left.
-    pub fn start(name: &str) -> io::Result<Self> {
-        tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name(name)
-            .enable_all()
-            .build()
-            .map(|runtime| Self(Some(runtime)))
-    }
-
-    /// Calls `make`, which makes something of that thread's event loop.
-    pub(crate) fn enter<T>(&self, make: impl FnOnce() -> T) -> T {
-        let runtime = self.0.as_ref().expect("it is there until this is dropped");
-        let _guard = runtime.enter();
-        make()
-    }
-
-    /// Runs a task on the thread, until what is returned is dropped.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> Task {
-        let runtime = self.0.as_ref().expect("it is there until this is dropped");
-        Task(runtime.spawn(task))
-    }
-}
-
-impl Drop for Relays {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.0.take() {
-            // Dropping it would wait, which an event loop may not.
-            runtime.shutdown_background();
-        }
-    }
-}
-
-/// A task that ends with this.
-#[derive(Debug)]
-pub struct Task(pub tokio::task::JoinHandle<()>);
-
-impl Drop for Task {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 /// A relay's socket: batches in, batches out.
 #[derive(Debug)]

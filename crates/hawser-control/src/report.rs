@@ -20,7 +20,7 @@ pub fn with_snapshot(
     Arc::clone(orders)(Command::Snapshot(Box::new(move |snapshot| {
         let _ = sender.send(snapshot);
     })));
-    tokio::spawn(async move {
+    hawser_linux::tasks::spawn(async move {
         let snapshot = tokio::time::timeout(TIMEOUT, receiver).await;
         let result = match snapshot {
             Ok(Ok(snapshot)) => Ok(render(snapshot)),

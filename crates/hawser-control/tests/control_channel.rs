@@ -70,7 +70,7 @@ impl Hub {
             Arc::new(quinn::TokioRuntime),
         )
         .unwrap();
-        tokio::spawn({
+        hawser_linux::tasks::spawn({
             let (hub, endpoint) = (hub.clone(), endpoint.clone());
             async move { hub.serve(&endpoint).await }
         });

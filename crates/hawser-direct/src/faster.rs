@@ -125,7 +125,7 @@ impl Direct {
     fn try_connection(&self, probe: Probe) {
         let teller = self.naming.teller();
         let place = self.place_of(probe.way);
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             let took = match &place {
                 Some(place) => connect(place, probe).await,
                 None => None,

@@ -59,7 +59,7 @@ impl Naming {
     /// Begins to look for the resolvers of networks.
     pub(super) fn watch_servers(&mut self, config: &ClientConfig) {
         let own = config.direct.own().into();
-        self.watch = Some(tokio::spawn(dns::watch(own, self.tell.clone())));
+        self.watch = Some(hawser_linux::tasks::spawn(dns::watch(own, self.tell.clone())));
     }
 
     pub(super) fn handle_config(&mut self, config: &ClientConfig) {

@@ -42,7 +42,7 @@ impl Probe {
     ) -> io::Result<Self> {
         let serial = u16::from_be_bytes(hawser_config::identity::random());
         let socket = Arc::new(Echo::open(&network.name, target, network.index, serial)?);
-        let listener = tokio::spawn(listen(Arc::clone(&socket), number, serial, tell.clone()));
+        let listener = hawser_linux::tasks::spawn(listen(Arc::clone(&socket), number, serial, tell.clone()));
         Ok(Self {
             machine: Reachability::new(interval, now),
             socket,

@@ -110,7 +110,7 @@ async fn hear_datagrams(socket: UdpSocket, desk: Desk) {
             continue;
         };
         let (query, socket, desk) = (buffer[..length].to_vec(), Arc::clone(&socket), desk.clone());
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             if let Some(answer) = desk.answer(&query, false).await {
                 let _ = socket.send_to(&answer, from).await;
             }
@@ -129,7 +129,7 @@ async fn hear_streams(listener: TcpListener, desk: Desk) {
             continue;
         };
         let desk = desk.clone();
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             let _ = converse(stream, &desk).await;
             drop(permit);
         });

@@ -155,9 +155,9 @@ impl ControlSocket {
             })
             .with_context(|| format!("cannot listen on {}", path.display()))?;
         let (sender, requests) = mpsc::channel(16);
-        tokio::spawn(async move {
+        hawser_linux::tasks::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(converse(stream, sender.clone()));
+                hawser_linux::tasks::spawn(converse(stream, sender.clone()));
             }
         });
         Ok(Self { path, requests })

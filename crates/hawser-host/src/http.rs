@@ -90,7 +90,7 @@ where
         .with_context(|| format!("cannot serve at {address}"))?;
     let bound = listener.local_addr()?;
     let (serve, places) = (Arc::new(serve), Arc::new(Semaphore::new(MOST)));
-    tokio::spawn(async move {
+    hawser_linux::tasks::spawn(async move {
         loop {
             let Ok((mut stream, _)) = listener.accept().await else {
                 // Out of descriptors, most likely: others end.
@@ -101,7 +101,7 @@ where
                 continue;
             };
             let serve = Arc::clone(&serve);
-            tokio::spawn(async move {
+            hawser_linux::tasks::spawn(async move {
                 let _place = place;
                 let asked = tokio::time::timeout(TIMEOUT, read(&mut stream)).await;
                 let _ = match asked {

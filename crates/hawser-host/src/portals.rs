@@ -198,7 +198,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
         if watched.machine.poll_transmit(now) {
             watched.api.clone_from(&look.api);
             let (key, serial, tell) = (key.clone(), watched.serial, tell());
-            watched.look = Some(tokio::spawn(async move {
+            watched.look = Some(hawser_linux::tasks::spawn(async move {
                 let found = look_for_portal(&look).await;
                 let _ = tell.send(Looked { key, serial, found }.into()).await;
             }));
@@ -230,7 +230,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
                     "a captive portal stands before it: it carries nothing until somebody logs in"
                 );
                 if !std::mem::replace(&mut watched.is_told, true) {
-                    tokio::spawn(notification::tell(name.to_owned()));
+                    hawser_linux::tasks::spawn(notification::tell(name.to_owned()));
                 }
             }
             _ => tracing::debug!(network = name, ?outcome, "looked for a portal"),

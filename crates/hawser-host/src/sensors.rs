@@ -56,8 +56,8 @@ impl Sensors {
         let (tell_said, said) = watch::channel(Said::default());
         let (tell_motion, motion) = watch::channel(None);
         let (wants_motion, wanted) = watch::channel(false);
-        tokio::spawn(services::follow(bus(), tell_said));
-        tokio::spawn(location::follow(bus(), wanted, tell_motion));
+        hawser_linux::tasks::spawn(services::follow(bus(), tell_said));
+        hawser_linux::tasks::spawn(location::follow(bus(), wanted, tell_motion));
         Self {
             all: vec![
                 Box::new(Calendar),

@@ -220,7 +220,7 @@ async fn serve(
     let ports = ClientPorts::new(store.clone(), isolation);
     let waypoint = Waypoint::new(guests, store.clone(), given);
     let relayed = waypoint.done();
-    tokio::spawn(waypoint.run());
+    hawser_linux::tasks::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
     if let Some(address) = config.metrics {
         metrics::serve(address, run_dir.socket()).await?;
@@ -326,7 +326,7 @@ impl Hub {
         endpoint: quinn::Endpoint,
     ) -> anyhow::Result<Ended> {
         let mut signals = Signals::new()?;
-        let serving = tokio::spawn({
+        let serving = hawser_linux::tasks::spawn({
             let (control, endpoint) = (self.control.clone(), endpoint.clone());
             async move { control.serve(&endpoint).await }
         });
@@ -482,7 +482,7 @@ impl Hub {
             }
             Request::Revoke { name } => {
                 let control = self.control.clone();
-                tokio::spawn(async move {
+                hawser_linux::tasks::spawn(async move {
                     let revoked = control.revoke(&name).await;
                     let _ = answer.send(revoked.map(|()| json!({ "revoked": name })));
                 });

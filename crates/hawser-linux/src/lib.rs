@@ -30,6 +30,7 @@ pub mod shutdown;
 pub mod switch;
 pub mod system;
 pub mod tap;
+pub mod tasks;
 pub mod tun;
 pub mod udp;
 pub mod wait;

@@ -59,7 +59,7 @@ impl Interfaces {
     /// No netlink socket is to be had.
     pub fn open() -> io::Result<Self> {
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
+        crate::tasks::spawn(connection);
         Ok(Self { handle })
     }
 

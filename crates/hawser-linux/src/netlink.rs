@@ -163,10 +163,10 @@ impl<T: Clone + PartialEq + Send + Sync + 'static> Watch<T> {
         // it is taken for the answer to the question of the same number.
         let (listening, _, messages) = rtnetlink::new_multicast_connection(groups)?;
         let (asking, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(listening);
-        tokio::spawn(asking);
+        crate::tasks::spawn(listening);
+        crate::tasks::spawn(asking);
         let (tell, looks) = mpsc::channel(1);
-        let task = tokio::spawn(async move {
+        let task = crate::tasks::spawn(async move {
             // An error ends the watch, or nobody listens any more.
             if let Err(error) = watch(&handle, look, messages.map(|_| ()), &tell).await {
                 let _ = tell.send(Err(error)).await;
@@ -494,7 +494,7 @@ mod tests {
         assert!(up.unwrap().success());
         let change = async |round: u8| {
             let (connection, handle, _) = rtnetlink::new_connection()?;
-            let connection = tokio::spawn(connection);
+            let connection = crate::tasks::spawn(connection);
             for host in 1..=40 {
                 let route = RouteMessageBuilder::<Ipv4Addr>::new()
                     .destination_prefix(Ipv4Addr::new(10, 0, round, host), 32)
@@ -509,7 +509,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
             runtime.block_on(async {
                 let mut watch = Watch::start().map_err(io::Error::other)?;
-                let watched = tokio::spawn(async move { while watch.next().await.is_ok() {} });
+                let watched = crate::tasks::spawn(async move { while watch.next().await.is_ok() {} });
                 for round in 0..200 {
                     change(round).await?;
                 }

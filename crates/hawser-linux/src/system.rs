@@ -70,7 +70,7 @@ impl System {
             );
         }
         let (connection, handle, _) = rtnetlink::new_connection()?;
-        tokio::spawn(connection);
+        crate::tasks::spawn(connection);
         Ok(Self {
             handle,
             ledger: Arc::new(Mutex::new(Ledger {

@@ -430,14 +430,14 @@ impl Pool {
             if place.trouble.is_none() {
                 place.state = "dialing";
             }
-            let task = tokio::spawn(async move {
+            let task = hawser_linux::tasks::spawn(async move {
                 let why = match speak(at, config, (hello, messages), number, &news).await {
                     Ok(why) => why,
                     Err(error) => format!("{error:#}"),
                 };
                 let _ = news.send(News::Of(number, Brought::Down(why))).await;
             });
-            place.dial = Some((number, hawser_control::relays::Task(task)));
+            place.dial = Some((number, hawser_control::event_thread::Task(task)));
         }
     }
 }

@@ -30,7 +30,7 @@ impl Along {
     pub(super) fn watch(links: Vec<String>, hostapd: PathBuf) -> anyhow::Result<Self> {
         let mut switches = Switches::watch()?;
         let wireless = Wireless::open()?;
-        Ok(Self(tokio::spawn(async move {
+        Ok(Self(hawser_linux::tasks::spawn(async move {
             while let Some(switch) = switches.next().await {
                 let radios = wireless.interfaces().await.unwrap_or_default();
                 for clients in beside(&radios, &links, switch) {

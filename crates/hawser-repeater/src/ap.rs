@@ -51,7 +51,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         limits: LimitsConfig::default(),
     };
     let control = HubControl::new(own.store.clone(), settings, Arc::clone(&own.orders));
-    let serving = tokio::spawn({
+    let serving = hawser_linux::tasks::spawn({
         let (control, endpoint) = (control.clone(), endpoint.clone());
         async move { control.serve(&endpoint).await }
     });

@@ -93,7 +93,7 @@ impl Channels {
                 shared: BTreeSet::new(),
                 started: Clock::now(),
             };
-            tokio::spawn(watcher.run())
+            hawser_linux::tasks::spawn(watcher.run())
         });
         Self { seen, task }
     }

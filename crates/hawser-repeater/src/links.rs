@@ -164,7 +164,7 @@ impl Links {
     fn take(&self, link: &Link) -> std::io::Result<Used> {
         let socket = Arc::new(UdpSocket::from_std(open_group(link, GROUP, HELLO_PORT)?)?);
         let (tell, index, heard) = (self.tell.clone(), link.index, Arc::clone(&socket));
-        let reading = tokio::spawn(async move {
+        let reading = hawser_linux::tasks::spawn(async move {
             let mut bytes = [0; HELLO_LEN + 1];
             loop {
                 match heard.recv_from(&mut bytes).await {

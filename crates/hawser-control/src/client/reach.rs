@@ -206,7 +206,7 @@ impl Line {
     ) -> Self {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let kept = connection.clone();
-        let task = tokio::spawn(async move {
+        let task = hawser_linux::tasks::spawn(async move {
             let why = converse(stream, messages, number, &news).await;
             kept.close(0_u8.into(), b"");
             let _ = news.send((number, News::Lost(why))).await;

@@ -26,7 +26,6 @@ use hawser_config::identity::KeyHash;
 use hawser_config::{HubService, StoreConfig};
 use hawser_host::usage::DaySum;
 use hawser_units::{Bytes, Rate};
-use tokio::runtime::Runtime;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client as Connection, Row, Transaction};
@@ -35,6 +34,7 @@ use self::connect::Door;
 use super::limits::Own;
 use super::records::{Decide, Edit, Known, Records, unknown};
 use super::{Client, ClientLimits, MonthSum};
+use crate::event_thread::EventThread;
 
 /// A database of clients. It waits by itself: never to be called from a task.
 #[derive(Debug)]
@@ -43,8 +43,7 @@ pub(super) struct Database {
     connection: Option<Connection>,
     /// The change that `known` was read after.
     pub(super) version: i64,
-    /// Only taken out when this ends.
-    runtime: Option<Runtime>,
+    thread: EventThread,
 }
 
 /// A hub of a fleet.
@@ -88,13 +87,7 @@ impl Database {
             version: 0,
             // A thread of its own: what a transaction that ends early says last, that it is
             // off, goes out also while nobody waits for the database.
-            runtime: Some(
-                tokio::runtime::Builder::new_multi_thread()
-                    .worker_threads(1)
-                    .thread_name("database")
-                    .enable_all()
-                    .build()?,
-            ),
+            thread: EventThread::start("database")?,
         })
     }
 
@@ -107,12 +100,11 @@ impl Database {
         let Self {
             door,
             connection,
-            runtime,
+            thread,
             ..
         } = self;
-        let runtime = runtime.as_ref().expect("it is taken out at the end");
         let mut attempts = 0;
-        runtime.block_on(async {
+        thread.block_on(async {
             loop {
                 attempts += 1;
                 let attempt = async {
@@ -261,15 +253,6 @@ impl Database {
             })
         };
         rows.into_iter().map(sum).collect()
-    }
-}
-
-impl Drop for Database {
-    fn drop(&mut self) {
-        // It may end within a task, which may not wait.
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
     }
 }
 

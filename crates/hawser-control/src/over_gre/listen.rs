@@ -18,8 +18,9 @@ use quinn_udp::RecvMeta;
 use serde_json::{Value, json};
 
 use super::flows::{Flow, Flows};
+use crate::event_thread::{EventThread, Task};
 use crate::places::{LOOK, Places};
-use crate::relays::{Port, Relays, Task, descriptors, reached_at};
+use crate::relays::{Port, descriptors, reached_at};
 
 /// Takes packets until it is dropped.
 pub struct Listening {
@@ -27,7 +28,7 @@ pub struct Listening {
     places: Places,
     // In this order: the task ends before its thread.
     _task: Task,
-    _relays: Relays,
+    _relays: EventThread,
 }
 
 struct Shared {
@@ -55,7 +56,7 @@ impl Listening {
     /// # Errors
     /// Rights are missing, or no thread or descriptor is left.
     pub fn start(config: HubGreConfig, hub: SocketAddr) -> anyhow::Result<Self> {
-        let relays = Relays::start(THREAD)?;
+        let relays = EventThread::start(THREAD)?;
         let socket = relays.enter(GreSocket::open);
         let socket = socket.context("cannot open a raw socket for GRE")?;
         let most = (descriptors() / SHARE).clamp(1, KNOWN);
@@ -163,7 +164,7 @@ impl Shared {
         let port = Arc::new(Port::new(UdpSocket::bind((own, 0))?)?);
         let at = port.local_addr()?;
         tracing::debug!(member = %flow.outer.0, taker = %flow.taker, "a flow inside GRE");
-        let answers = tokio::spawn(answer(Arc::clone(self), flow, Arc::clone(&port)));
+        let answers = hawser_linux::tasks::spawn(answer(Arc::clone(self), flow, Arc::clone(&port)));
         let opened = Opened {
             port,
             _answers: Task(answers),

@@ -20,7 +20,7 @@ use tokio_websockets::{ClientBuilder, Limits, WebSocketStream};
 use super::bounded::Bounded;
 use super::carry::{Carrier, Local};
 use super::{HANDSHAKE, HEAD, LONGEST, TLS_BUFFER, certificate, loopback, prepare, proxy};
-use crate::relays::{Relays, Task};
+use crate::event_thread::{EventThread, Task};
 
 /// Where to, and how.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Dialer {
     /// # Errors
     /// There is no loopback, or no descriptor is left.
     pub fn start<N: Copy + Send + Sync + 'static>(
-        relays: &Relays,
+        relays: &EventThread,
         plan: Plan,
         name: N,
         news: mpsc::UnboundedSender<(N, Way)>,

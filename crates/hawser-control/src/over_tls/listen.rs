@@ -18,8 +18,9 @@ use super::carry::{Carrier, Local};
 use super::certificate::ACME_ALPN;
 pub use super::certificate::Shown;
 use super::{HANDSHAKE, HEAD, LONGEST, THREAD, TLS_BUFFER, certificate, prepare};
+use crate::event_thread::{EventThread, Task};
 use crate::places::{KNOWN_FOR, LOOK, Place, Places, STRANGE_FOR, STRANGERS};
-use crate::relays::{Relays, Task, descriptors, reached_at};
+use crate::relays::{descriptors, reached_at};
 
 /// Takes connections until it is dropped.
 pub struct Listening {
@@ -27,7 +28,7 @@ pub struct Listening {
     places: Places,
     // In this order: the task ends before its thread.
     _task: Task,
-    _relays: Relays,
+    _relays: EventThread,
 }
 
 impl Listening {
@@ -39,7 +40,7 @@ impl Listening {
         let listener = open(at).with_context(|| format!("cannot listen on TCP {at}"))?;
         let at = listener.local_addr()?;
         let tls = TlsAcceptor::from(certificate::server(shown)?);
-        let relays = Relays::start(THREAD)?;
+        let relays = EventThread::start(THREAD)?;
         let places = Places::new(NET, most_known(descriptors()));
         let door = Door {
             tls,
@@ -92,7 +93,7 @@ impl Door {
                     let from = plain(from);
                     if let Some(place) = self.places.enter(from) {
                         let door = self.clone();
-                        tokio::spawn(async move { door.serve(stream, place, from).await });
+                        hawser_linux::tasks::spawn(async move { door.serve(stream, place, from).await });
                     }
                 }
                 // One that has ended already, or no descriptor is left for now.

@@ -15,7 +15,7 @@ use tokio_websockets::{ClientBuilder, Message};
 use super::dial::{Dialer, Plan, Way};
 use super::listen::{Listening, Shown};
 use super::{HEAD, LONGEST, certificate};
-use crate::relays::Relays;
+use crate::event_thread::EventThread;
 
 /// A stranger is cut off, and a hand is shaken, well within this.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -182,7 +182,7 @@ async fn a_dialer_connects_again_and_the_relay_demultiplexes() {
     }
     let hub = echo();
     let (listening, identity, at) = listening(hub);
-    let relays = Relays::start("hawser-tls").unwrap();
+    let relays = EventThread::start("hawser-tls").unwrap();
     let (news, mut heard) = mpsc::unbounded_channel();
     let plan = Plan {
         device: "lo".to_owned(),

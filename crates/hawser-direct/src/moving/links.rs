@@ -140,7 +140,7 @@ impl Links {
             dropped: Arc::clone(&self.dropped),
             tell: self.tell.clone(),
         };
-        let task = tokio::spawn(stay_connected(peer, network.clone(), config, reporter));
+        let task = hawser_linux::tasks::spawn(stay_connected(peer, network.clone(), config, reporter));
         let link = Link {
             serial,
             network,

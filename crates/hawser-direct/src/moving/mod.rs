@@ -179,7 +179,7 @@ impl Moving {
         let endpoint = tls::listening(&identity, socket)?;
         let store = SharedStore::new(peers::guests(&self.dir)?);
         let guests = Guests::new(store, port, self.guests.clone());
-        tokio::spawn(guests.serve(endpoint.clone()));
+        hawser_linux::tasks::spawn(guests.serve(endpoint.clone()));
         tracing::info!(port, "peers may move flows that end here");
         self.listening = Some((port, endpoint));
         // Of a connection whose beginning was missed, nobody knows how far it is until the sample
@@ -323,7 +323,7 @@ impl Moving {
             self.tap.take().inspect(JoinHandle::abort);
         } else if self.tap.as_ref().is_none_or(JoinHandle::is_finished) {
             match Tap::open() {
-                Ok(tap) => self.tap = Some(tokio::spawn(look(tap, self.tell_tapped.clone()))),
+                Ok(tap) => self.tap = Some(hawser_linux::tasks::spawn(look(tap, self.tell_tapped.clone()))),
                 Err(error) => tracing::warn!(%error, "flows cannot be moved: packets cannot be seen"),
             }
         }

@@ -76,7 +76,7 @@ impl Dhcp {
             stations,
             view: View { shown, routers },
             end,
-            task: tokio::spawn(keeper.run((wants, joined), ended)),
+            task: hawser_linux::tasks::spawn(keeper.run((wants, joined), ended)),
         }
     }
 

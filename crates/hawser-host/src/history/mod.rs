@@ -39,7 +39,7 @@ pub fn file(dir: &Path, role: Role) -> PathBuf {
 /// Keeps the history of the daemon behind `socket` in `file` until the runtime ends; where that
 /// cannot be, it says so once.
 pub fn keep(file: PathBuf, socket: PathBuf) {
-    tokio::spawn(async move {
+    hawser_linux::tasks::spawn(async move {
         let opened = tokio::task::spawn_blocking(move || Store::open(&file)).await;
         let Ok(opened) = opened else { return };
         let mut store = match opened {

@@ -212,7 +212,8 @@ mod tests {
         let server = TlsAcceptor::from(Arc::new(config.unwrap()));
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("https://{}/", listener.local_addr().unwrap());
-        let handshake = tokio::spawn(async move { server.accept(listener.accept().await?.0).await });
+        let handshake =
+            hawser_linux::tasks::spawn(async move { server.accept(listener.accept().await?.0).await });
         assert_eq!(ask(&place("lo"), &address).await, None);
         let refused = handshake.await.unwrap().unwrap_err().to_string();
         assert!(refused.contains("UnknownCA"), "{refused}");

@@ -366,7 +366,7 @@ mod tests {
     ) -> (watch::Sender<bool>, watch::Receiver<Option<bool>>) {
         let (want, wanted) = watch::channel(is_wanted);
         let (tell, told) = watch::channel(None);
-        tokio::spawn(follow(private.bus(), wanted, tell));
+        hawser_linux::tasks::spawn(follow(private.bus(), wanted, tell));
         (want, told)
     }
 

@@ -290,7 +290,7 @@ mod tests {
 
     fn listening(private: &PrivateBus) -> watch::Receiver<Said> {
         let (tell, told) = watch::channel(Said::default());
-        tokio::spawn(follow(private.bus(), tell));
+        hawser_linux::tasks::spawn(follow(private.bus(), tell));
         told
     }
 
@@ -420,7 +420,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let address = format!("unix:path={}", directory.path().join("bus").display());
         let (tell, mut told) = watch::channel(Said::default());
-        tokio::spawn(follow(SystemBus::at(&address), tell));
+        hawser_linux::tasks::spawn(follow(SystemBus::at(&address), tell));
         for _ in 0..2 {
             let Some(private) = PrivateBus::start_at(&address) else {
                 return;

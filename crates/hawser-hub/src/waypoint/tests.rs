@@ -172,7 +172,7 @@ fn a_way_ends_with_the_leave_the_enrolment_or_the_network() {
 async fn a_thousand_ways_take_a_few_runs_and_are_told_once_they_are_there() {
     let (world, waypoint) = world("waypoint = [\"alice\"]\n");
     let done = waypoint.done();
-    tokio::spawn(waypoint.run());
+    hawser_linux::tasks::spawn(waypoint.run());
     let (outbox, mut answers) = Outbox::new(Arc::default());
     let up = GuestEvent::Up {
         key: ALICE,
@@ -225,7 +225,7 @@ async fn rules_that_are_refused_once_are_set_again() {
         })
     });
     waypoint.relay(ALICE, "alice", 1, protocol::TCP, server).unwrap();
-    tokio::spawn(waypoint.run());
+    hawser_linux::tasks::spawn(waypoint.run());
     let deadline = Instant::now() + Duration::from_secs(5);
     while world.bodies.lock().unwrap().is_empty() {
         assert!(Instant::now() < deadline, "nobody tries again");

@@ -152,7 +152,7 @@ impl System {
 async fn is_ours(index: u32, address: Ipv4Addr) -> Result<bool, SystemError> {
     // The kernel lists one thing at a time on a connection, and others use that of the system.
     let (connection, handle, _) = rtnetlink::new_connection()?;
-    let connection = tokio::spawn(connection);
+    let connection = crate::tasks::spawn(connection);
     let wanted = AddressAttribute::Local(IpAddr::V4(address));
     let mut listed = handle.address().get().set_link_index_filter(index).execute();
     let failed = |source| refused("list addresses".to_owned(), source);

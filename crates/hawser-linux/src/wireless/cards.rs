@@ -219,7 +219,7 @@ impl Wireless {
         let (connection, handle, _) = wl_nl80211::new_connection()?;
         Ok(Self {
             handle,
-            task: tokio::spawn(connection),
+            task: crate::tasks::spawn(connection),
             named: Mutex::default(),
         })
     }
@@ -337,7 +337,7 @@ impl Wireless {
         names: &[String],
     ) -> Result<(), WirelessError> {
         let (connection, _, mut events) = new_multicast_connection(&[Nl80211MulticastGroup::Scan])?;
-        let connection = tokio::spawn(connection);
+        let connection = crate::tasks::spawn(connection);
         let over = async {
             while let Some((message, _)) = events.next().await {
                 let aborted = Nl80211Command::ScanAborted;

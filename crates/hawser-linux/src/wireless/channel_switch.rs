@@ -88,7 +88,7 @@ impl Switches {
     pub fn watch() -> Result<Self, WirelessError> {
         let (connection, _, mut events) = new_multicast_connection(&[Nl80211MulticastGroup::Mlme])?;
         let (tell, heard) = mpsc::channel(WAITING);
-        let reading = tokio::spawn(async move {
+        let reading = crate::tasks::spawn(async move {
             while let Some((message, _)) = events.next().await {
                 if let NetlinkPayload::InnerMessage(message) = message.payload
                     && let Ok(message) = message.parse_into_genlmsg::<Nl80211Message>()
@@ -99,7 +99,7 @@ impl Switches {
                 }
             }
         });
-        let tasks = [tokio::spawn(connection), reading];
+        let tasks = [crate::tasks::spawn(connection), reading];
         Ok(Self { heard, tasks })
     }
 

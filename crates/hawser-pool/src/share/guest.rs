@@ -58,7 +58,7 @@ pub(super) async fn serve(endpoint: Endpoint, news: mpsc::Sender<GuestNews>) {
             Verdict::Go(handshake) => {
                 let (admission, news) = (admission.clone(), news.clone());
                 next += 1;
-                tokio::spawn(async move {
+                hawser_linux::tasks::spawn(async move {
                     if let Err(error) = serve_one(next, incoming, handshake, admission, &news).await {
                         tracing::debug!(%from, error = format!("{error:#}"), "neighbour not let in");
                     }

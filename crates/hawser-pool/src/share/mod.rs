@@ -88,7 +88,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     SockRef::from(&socket).set_mark(OUTER_MARK)?;
     let endpoint = tls::listening(&identity, socket)?;
     let (news, incoming) = mpsc::channel(NEWS);
-    tokio::spawn(guest::serve(endpoint.clone(), news));
+    hawser_linux::tasks::spawn(guest::serve(endpoint.clone(), news));
     let code = identity.hash().code();
     let announcement = announce(&options.config, code, port);
     let control = ControlSocket::listen(run_dir.socket())?;

@@ -14,7 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::{Duration, Instant as Clock};
 
-use hawser_control::relays::{Port, Relays, Task};
+use hawser_control::event_thread::{EventThread, Task};
+use hawser_control::relays::Port;
 use hawser_linux::echo::{Echo, Heard};
 use hawser_linux::netlink::traffic;
 use hawser_linux::udp::{least_effort, open_bound, plain};
@@ -26,7 +27,7 @@ use tokio::sync::Notify;
 
 /// All that is relayed.
 pub(super) struct Relay {
-    relays: Arc<Relays>,
+    relays: Arc<EventThread>,
     shared: Arc<Shared>,
     is_mine_first: bool,
     ways: Mutex<BTreeMap<WayId, Weak<WayOut>>>,
@@ -71,7 +72,7 @@ struct Inner {
     carried: [AtomicU64; 2],
     /// Datagrams of strangers, and of more sources than a taker has.
     refused: AtomicU64,
-    relays: Weak<Relays>,
+    relays: Weak<EventThread>,
     shared: Arc<Shared>,
 }
 
@@ -104,7 +105,7 @@ impl Relay {
     /// # Errors
     /// No thread is left.
     pub(super) fn start(terms: Terms, is_mine_first: bool) -> io::Result<Self> {
-        let relays = Arc::new(Relays::start("hawser-share")?);
+        let relays = Arc::new(EventThread::start("hawser-share")?);
         let shared = Arc::new(Shared {
             giving: Mutex::new(Giving::new(terms, Bytes(0))),
             changed: Notify::new(),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use hawser_config::identity::Code;
-use hawser_control::relays::Task;
+use hawser_control::event_thread::Task;
 use hawser_control::stream::ControlStream;
 use hawser_control::tls;
 use hawser_linux::udp::open_near;

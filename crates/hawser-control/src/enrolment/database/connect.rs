@@ -61,12 +61,12 @@ impl Door {
         match &self.tls {
             Some(tls) => {
                 let (client, connection) = self.config.connect(tls.clone()).await?;
-                tokio::spawn(connection);
+                hawser_linux::tasks::spawn(connection);
                 Ok(client)
             }
             None => {
                 let (client, connection) = self.config.connect(NoTls).await?;
-                tokio::spawn(connection);
+                hawser_linux::tasks::spawn(connection);
                 Ok(client)
             }
         }

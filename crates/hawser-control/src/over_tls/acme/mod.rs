@@ -80,7 +80,7 @@ impl Acme {
                 "the certificate that was kept is of no use: another is asked for"
             );
         }
-        let task = tokio::spawn(keeper.keep());
+        let task = hawser_linux::tasks::spawn(keeper.keep());
         Self { names, told, task }
     }
 
