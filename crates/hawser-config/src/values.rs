@@ -30,8 +30,8 @@ macro_rules! from_text {
     };
 }
 
-/// Reads a string for which `is_right` holds; of a number it says that it lacks what would be right.
-/// One for all of the types above: each visitor is compiled for each kind of deserializer.
+/// Reads a string for which `is_right` holds; of a number it says that it lacks what would be
+/// right. One for all of the types above: each visitor is compiled for each kind of deserializer.
 pub(crate) struct Text {
     pub(crate) expected: &'static str,
     pub(crate) is_right: fn(&str) -> bool,
