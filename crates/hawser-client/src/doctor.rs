@@ -11,6 +11,7 @@ use hawser_config::identity::Identity;
 use hawser_config::{self as config, ClientConfig, Page};
 use hawser_control::over_tls::dial;
 use hawser_control::tls;
+use hawser_host::dhcp;
 use hawser_host::dns::{NameServers, Place};
 use hawser_host::portal::{Look, look_for_portal};
 use hawser_linux::netlink::{Device, Network, Watch};
@@ -83,14 +84,16 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
         .filter(|device| !is_own(&device.name))
         .map(|device| {
             let network = networks.iter().find(|network| network.index == device.index);
+            let (name, set) = (&device.name, config.network(&device.name).dns);
+            let known = dhcp::known(set, None, &servers, (name, device.index));
             let patient = Patient {
                 device,
                 network,
                 config: &config,
                 joined: joined.as_ref(),
                 identity: identity.as_ref(),
-                servers: servers.or_set(config.network(&device.name).dns, &device.name, device.index),
-                api: servers.portal_api(&device.name, device.index),
+                servers: known.addresses,
+                api: known.portal_api,
             };
             async move { patient.examine().await }
         });

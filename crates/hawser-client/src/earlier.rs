@@ -22,7 +22,6 @@ use hawser_dataplane::{Change, Command, Event, SessionId};
 use hawser_linux::netlink;
 use hawser_proto::session::{Before, Left};
 use hawser_units::NetworkId;
-use hawser_wire::control::Message;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -310,11 +309,8 @@ impl Client {
         let Some(earlier) = &mut self.earlier else { return };
         earlier.driver.install(connected);
         if earlier.driver.machine.session() != before {
-            let schedulers = self.schedulers();
             let Some(earlier) = &self.earlier else { return };
-            for (class, scheduler) in schedulers {
-                earlier.driver.tell(Message::SetScheduler { class, scheduler });
-            }
+            self.tell_schedulers(&earlier.driver);
         }
     }
 
@@ -402,15 +398,7 @@ impl Client {
                     let Some(earlier) = &self.earlier else { return };
                     let driver = &earlier.driver;
                     driver.order(Change::GoOnWith { session });
-                    for (class, scheduler) in self.schedulers() {
-                        driver.order(Change::SetScheduler {
-                            session,
-                            class,
-                            scheduler,
-                        });
-                    }
-                    let rules = self.config.layer_rules();
-                    driver.order(Change::SetLayerRules { session, rules });
+                    self.order_placing(driver, session);
                 }
                 Want::Renew => self.end_earlier("its session is over"),
                 Want::Closed(reason) => self.end_earlier(&reason.to_string()),

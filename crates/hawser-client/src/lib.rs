@@ -570,18 +570,7 @@ impl Client {
 
     fn act(&mut self, want: Want) {
         match want {
-            Want::Begun(session) => {
-                for (class, scheduler) in self.schedulers() {
-                    self.driver.order(hawser_dataplane::Change::SetScheduler {
-                        session,
-                        class,
-                        scheduler,
-                    });
-                }
-                let rules = self.config.layer_rules();
-                self.driver
-                    .order(hawser_dataplane::Change::SetLayerRules { session, rules });
-            }
+            Want::Begun(session) => self.order_placing(&self.driver, session),
             Want::Opened(network, path) => {
                 self.introduce(&self.driver, network, path);
                 self.driver.machine.prepare_move(fresh_index());

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use hawser_config::Page;
 use hawser_dataplane::PathState;
 use hawser_host::dhcp::{self, Dhcp};
-use hawser_host::dns::{NameServers, Place};
+use hawser_host::dns::{NameServers, Place, Servers};
 use hawser_host::portal::Look;
 use hawser_host::portals::{self, Looked, way};
 use hawser_linux::netlink::Network;
@@ -94,36 +94,26 @@ impl Portals {
 }
 
 impl Client {
-    /// The resolvers of a network: those of the configuration before those of Hawser's own lease,
-    /// and these before what services say.
-    pub(super) fn resolvers(&self, network: &Network) -> Vec<std::net::IpAddr> {
-        let name = &network.name;
-        let mut set = self.config.network(name).dns;
-        if set.is_empty()
-            && let Some(leased) = self.leases().and_then(|leases| leases.servers(name))
-        {
-            set = leased.addresses;
-        }
-        self.portals.servers.or_set(set, name, network.index)
-    }
-
-    fn leases(&self) -> Option<&dhcp::View> {
-        self.dhcp.as_ref().map(Dhcp::view)
+    /// A network's resolvers and what else it says.
+    pub(super) fn known_of(&self, network: &Network) -> Servers {
+        let (name, index) = (&network.name, network.index);
+        let set = self.config.network(name).dns;
+        let leases = self.dhcp.as_ref().map(Dhcp::view);
+        dhcp::known(set, leases, &self.portals.servers, (name, index))
     }
 
     /// By what a network is looked at.
     fn look(&self, network: &Network, page: &Page) -> Look {
-        let (name, index) = (&network.name, network.index);
-        let heard = self.leases().and_then(|leases| leases.portal_api(name, index));
+        let known = self.known_of(network);
         Look {
             place: Place {
                 number: 0,
-                device: name.clone(),
-                index,
-                servers: self.resolvers(network),
+                device: network.name.clone(),
+                index: network.index,
+                servers: known.addresses,
             },
             page: page.clone(),
-            api: heard.or_else(|| self.portals.servers.portal_api(name, index)),
+            api: known.portal_api,
         }
     }
 

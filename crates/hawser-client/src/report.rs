@@ -72,7 +72,7 @@ impl Client {
                         None => json!(attached.and_then(|a| a.state)),
                     },
                     "portal": portal.flatten(),
-                    "resolvers": self.resolvers(network),
+                    "resolvers": self.known_of(network).addresses,
                     "paused": self.paused.contains(&network.name),
                     "cap_bps": self.caps_of(&network.name),
                     "use": self.uses_of(&network.name),

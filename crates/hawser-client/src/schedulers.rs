@@ -3,6 +3,7 @@
 
 use anyhow::{Context, anyhow};
 use hawser_config::SchedulerName;
+use hawser_control::client::driver::Driver;
 use hawser_dataplane::{Change, SessionId};
 use hawser_proto::scheduler;
 use hawser_wire::control::Message;
@@ -42,6 +43,26 @@ impl Client {
         let said = json!({ "class": class.name(), "scheduler": own.1 });
         self.order_schedulers(&[own]);
         Ok(said)
+    }
+
+    /// Has this end of a session place packets as is wanted.
+    pub(super) fn order_placing(&self, driver: &Driver, session: SessionId) {
+        for (class, scheduler) in self.schedulers() {
+            driver.order(Change::SetScheduler {
+                session,
+                class,
+                scheduler,
+            });
+        }
+        let rules = self.config.layer_rules();
+        driver.order(Change::SetLayerRules { session, rules });
+    }
+
+    /// Tells the hub by what it places packets.
+    pub(super) fn tell_schedulers(&self, driver: &Driver) {
+        for (class, scheduler) in self.schedulers() {
+            driver.tell(Message::SetScheduler { class, scheduler });
+        }
     }
 
     /// Tells both ends.

@@ -7,7 +7,7 @@ use anyhow::bail;
 use hawser_control::client::driver::Happened;
 use hawser_control::client::{ConnectError, Established};
 use hawser_units::NetworkId;
-use hawser_wire::control::{CloseReason, Hello, Message, Refusal, VERSION};
+use hawser_wire::control::{CloseReason, Hello, Refusal, VERSION};
 use hawser_wire::frame::Format;
 
 use super::{Client, Next};
@@ -109,9 +109,7 @@ impl Client {
         let welcome = self.driver.install(connected);
         let (key, address) = (self.hubs.current().hub_key, self.driver.networks.hub(network));
         self.hubs.handle_let_in(&self.options.dir, key, address)?;
-        for (class, scheduler) in self.schedulers() {
-            self.driver.tell(Message::SetScheduler { class, scheduler });
-        }
+        self.tell_schedulers(&self.driver);
         self.tunnel.apply(&welcome, &self.config).await?;
         self.see_to_gateway();
         for attached in self.driver.networks.attached.values() {

@@ -85,10 +85,7 @@ impl Naming {
     /// A network's resolvers.
     pub(super) fn place(&self, number: u8, known: &Known, config: &ClientConfig) -> Option<Place> {
         let network = known.network.as_ref()?;
-        let mut servers = config.network(&known.name).dns;
-        if servers.is_empty() {
-            servers = self.servers_of(&known.name, network.index).addresses;
-        }
+        let mut servers = self.known_of(&known.name, network.index, config).addresses;
         servers.retain(|server| network.carries(server.is_ipv6()));
         Some(Place {
             number,
@@ -98,13 +95,10 @@ impl Naming {
         })
     }
 
-    /// What a network says itself: by the lease that Hawser has from it, else by what the system
-    /// knows.
-    fn servers_of(&self, name: &str, index: u32) -> Servers {
-        match self.leases.servers(name) {
-            Some(servers) if !servers.addresses.is_empty() => servers,
-            Some(_) | None => self.servers.of(name, index),
-        }
+    /// A network's resolvers and what else it says.
+    fn known_of(&self, name: &str, index: u32, config: &ClientConfig) -> Servers {
+        let set = config.network(name).dns;
+        dhcp::known(set, Some(&self.leases), &self.servers, (name, index))
     }
 
     /// By what a network is looked at for a portal.
@@ -115,9 +109,8 @@ impl Naming {
         page: &Page,
     ) -> Option<Look> {
         let place = self.place(number, known, config)?;
-        let heard = self.leases.portal_api(&known.name, place.index);
         Some(Look {
-            api: heard.or_else(|| self.servers.portal_api(&known.name, place.index)),
+            api: self.known_of(&known.name, place.index, config).portal_api,
             place,
             page: page.clone(),
         })
@@ -226,9 +219,9 @@ impl Direct {
             .present()
             .filter(|_| !has_hub)
             .flat_map(|(number, network)| {
-                let own = self.naming.servers_of(&network.name, network.index).domains;
-                own.into_iter()
-                    .map(move |pattern| (NetworkId(u32::from(number)), pattern))
+                let known = self.naming.known_of(&network.name, network.index, &self.config);
+                let own = known.domains.into_iter();
+                own.map(move |pattern| (NetworkId(u32::from(number)), pattern))
             });
         let choices = Choices {
             rules: self.rules.networks_of_rules(&self.config),

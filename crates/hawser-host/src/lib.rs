@@ -8,6 +8,7 @@
 //! | what a daemon is asked by commands, and answers | [`control_socket`] |
 //! | figures for Prometheus, the dashboard | [`metrics`], [`dashboard`], over [`http`] |
 //! | signals, the log filter, how a client is run | [`signals`], [`logging`], [`options`] |
+//! | TLS towards servers for whom somebody vouches | [`authorities`] |
 //! | programs of others that a daemon runs | [`program`] |
 //! | services on the system's message bus | [`system_bus`] |
 //! | addresses by DHCP | [`dhcp`] |
@@ -23,6 +24,7 @@
 //! [`control_socket`] (what a daemon can be asked) and [`beside`] (how products meet).
 #![forbid(unsafe_code)]
 
+pub mod authorities;
 pub mod beside;
 pub mod control_socket;
 pub mod dashboard;

@@ -7,6 +7,7 @@
 
 use std::io;
 
+use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{AsyncSocket, AsyncSocketExt, SocketAddr, TokioSocket};
 
 use crate::netlink_bytes::messages;
@@ -20,7 +21,7 @@ impl Advertised {
     /// # Errors
     /// No netlink socket is to be had.
     pub fn listen() -> io::Result<Self> {
-        let mut socket = TokioSocket::new(ROUTE)?;
+        let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
         socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
         socket.socket_mut().add_membership(USER_OPTIONS)?;
         Ok(Self(socket))
@@ -50,9 +51,9 @@ fn captive_portal(body: &[u8]) -> Option<(u32, Vec<u8>)> {
     (*kind == CAPTIVE_PORTAL).then_some((index, value.get(..length)?.to_vec()))
 }
 
-const ROUTE: isize = 0;
 /// `RTNLGRP_ND_USEROPT`.
 const USER_OPTIONS: u32 = 20;
+/// `RTM_NEWNDUSEROPT`.
 const NEW_USER_OPTION: u16 = 68;
 /// Of `struct nduseroptmsg`: family, length of the options, interface, type and code of ICMPv6.
 const HEADER: usize = 16;
@@ -70,6 +71,7 @@ mod tests {
     use super::*;
     use crate::netns::Namespace;
 
+    // Indices of the two interfaces: any.
     const HOST: u32 = 71;
     const ROUTER: u32 = 72;
 

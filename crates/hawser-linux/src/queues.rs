@@ -10,6 +10,7 @@
 use std::io;
 
 use netlink_sys::Socket;
+use netlink_sys::protocols::NETLINK_ROUTE;
 
 use crate::netlink_bytes::{GENERIC, ask, attribute, attributes, family, find, framed};
 
@@ -40,7 +41,7 @@ impl Queues {
     /// No netlink socket is to be had.
     pub fn open() -> io::Result<Self> {
         Ok(Self {
-            route: open(ROUTE)?,
+            route: open(NETLINK_ROUTE)?,
             wireless: wireless().ok(),
         })
     }
@@ -137,8 +138,6 @@ fn wireless() -> io::Result<(Socket, u16)> {
     Ok((socket, family))
 }
 
-// linux/netlink.h
-const ROUTE: isize = 0;
 // linux/rtnetlink.h, linux/if_link.h: `struct ifinfomsg`, `struct tcmsg`
 const GET_LINK: u16 = 18;
 const GET_DISCIPLINE: u16 = 38;

@@ -8,7 +8,7 @@ use hawser_terminal::say;
 use serde_json::Value;
 
 use crate::Places;
-use crate::cli_status::list;
+use crate::cli_status::{list, text};
 
 /// Lists the rules, adds one before all others, or takes one back that was added.
 ///
@@ -130,8 +130,4 @@ fn show(common: &Common, status: &Value) -> anyhow::Result<()> {
         say!("there are no rules")?;
     }
     Ok(())
-}
-
-fn text(value: &Value) -> &str {
-    value.as_str().unwrap_or("-")
 }

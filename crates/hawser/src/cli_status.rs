@@ -1,5 +1,7 @@
 //! `hawser status` and `explain`.
 
+mod notes;
+
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -7,10 +9,10 @@ use std::time::Duration;
 
 use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_host::lines::{Line, lines};
-use hawser_linux::clock::local_time_at;
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
+use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, wifi};
 use crate::Which;
 use crate::amounts::{bytes, cap_of, quota_of, rate};
 use crate::guests::print;
@@ -350,170 +352,6 @@ pub(crate) fn channels(links: &Value) -> String {
     list(links).iter().filter_map(line).collect()
 }
 
-/// The networks that are not used for all, a line each.
-fn preferences(networks: &Value) -> String {
-    let line = |network: &Value| {
-        let uses = &network["use"];
-        let words = match (text(&uses["up"]), text(&uses["down"])) {
-            ("-", _) | ("always", "always") => String::new(),
-            (up, down) if up == down => format!("{up}, {}", meaning(up)),
-            (up, down) => format!("{up} towards the hub, {down} from it"),
-        };
-        let bulk = if uses["bulk"] == false {
-            "transfers keep to others"
-        } else {
-            ""
-        };
-        let said: Vec<_> = [words.as_str(), bulk]
-            .into_iter()
-            .filter(|said| !said.is_empty())
-            .collect();
-        let name = text(&network["name"]);
-        (!said.is_empty()).then(|| format!("{name}: {}\n", said.join("; ")))
-    };
-    list(networks).iter().filter_map(line).collect()
-}
-
-fn meaning(priority: &str) -> &'static str {
-    match priority {
-        "overflow" => "used while packets wait for the others",
-        "backup" => "used while no other network works",
-        _ => "used beside the others",
-    }
-}
-
-/// The links that are held to a rate: on the joining box by what its clients leave of the air, on
-/// the other one because it has been asked to.
-fn held(clients: &Value, paths: &[&Value]) -> String {
-    if let (Some(interface), None) = (clients["interface"].as_str(), clients["link"].as_str()) {
-        return format!("clients: waiting for {interface} in the bridge\n");
-    }
-    if let Some(link) = clients["link"].as_str() {
-        let most = number(&clients["most_bps"]);
-        let how = match clients["held_bps"].as_u64() {
-            None => "not held".to_owned(),
-            Some(held) if held < LEAST_HELD => "closed, they need all its air".to_owned(),
-            Some(held) if held >= most => "not held".to_owned(),
-            Some(held) => format!("held to {} of {}", rate(held), rate(most)),
-        };
-        return format!("{link}: shared with clients, {how}\n");
-    }
-    let limits = paths.iter().filter_map(|path| {
-        let cap = path["cap_bps"].as_u64()?;
-        Some(format!(
-            "{}: held to {}, as the other box asks\n",
-            text(&path["name"]),
-            rate(cap)
-        ))
-    });
-    limits.collect()
-}
-
-/// A link that may carry less is closed but for what keeps it known. Units: bit/s.
-const LEAST_HELD: u64 = 100_000;
-
-/// Access points by their card, a line each: where it is, and what share of the card's traffic each
-/// station carries.
-fn wifi(radio: &Value) -> String {
-    let mut cards: std::collections::BTreeMap<&str, Vec<String>> = std::collections::BTreeMap::new();
-    for station in list(radio) {
-        let place = match (station["ssid"].as_str(), station["channel"].as_u64()) {
-            (Some(ssid), Some(channel)) => format!("{ssid} (ch {channel})"),
-            (Some(ssid), None) => ssid.to_owned(),
-            (None, _) => "no network".to_owned(),
-        };
-        let how = match station["state"].as_str() {
-            Some("joined") if !station["slot_ms"].is_null() => format!(
-                "{:.0} of {:.0} ms",
-                station["slot_ms"].as_f64().unwrap_or(0.0),
-                station["cycle_ms"].as_f64().unwrap_or(0.0)
-            ),
-            Some("joined") => format!("{:.0} %", station["share"].as_f64().unwrap_or(0.0) * 100.0),
-            other => other.unwrap_or_default().to_owned(),
-        };
-        let name = text(&station["interface"]);
-        cards
-            .entry(text(&station["card"]))
-            .or_default()
-            .push(format!("{name} {place} {how}"));
-    }
-    let line = |(card, stations): (&str, Vec<String>)| format!("{card}: {}\n", stations.join(", "));
-    cards.into_iter().map(line).collect()
-}
-
-/// Networks over which the hub does not answer by UDP, a line each.
-fn over_tls(status: &Value) -> String {
-    let mut out = String::new();
-    for network in list(&status["networks"]) {
-        if let Some(said) = network["tls"]["said"].as_str() {
-            let _ = writeln!(out, "{}: {said}", text(&network["name"]));
-        }
-    }
-    out
-}
-
-/// Networks whose address Hawser sees to, a line each.
-fn leases(dhcp: &Value) -> String {
-    let mut out = String::new();
-    for network in list(dhcp) {
-        let (name, by) = (text(&network["network"]), text(&network["by"]));
-        let how = match (network["state"].as_str(), network["address"].as_str()) {
-            (Some("leased"), Some(address)) => match network["seconds_left"].as_u64() {
-                Some(seconds) => format!("{address} by DHCP ({by}), for {} min more", seconds.div_ceil(60)),
-                None => format!("{address} by DHCP ({by})"),
-            },
-            // Among the notes.
-            (Some("failed"), _) => continue,
-            (Some("left"), _) => format!("no address; left to {by}"),
-            (Some("waiting"), _) if !by.is_empty() => format!("waits for an address by DHCP ({by})"),
-            (Some("waiting"), _) => "waits for an address".to_owned(),
-            (state, _) => state.unwrap_or_default().to_owned(),
-        };
-        let _ = writeln!(out, "{name}: {how}");
-    }
-    out
-}
-
-/// Networks that say how long a login lasts, a line each.
-fn logins(networks: &Value) -> String {
-    let mut out = String::new();
-    for network in list(networks) {
-        let left = &network["login_left"];
-        let time = left["seconds"].as_u64();
-        let time = time.map(|seconds| format!("{} min", seconds.div_ceil(60)));
-        let size = left["bytes"].as_u64().map(bytes);
-        let all: Vec<_> = time.into_iter().chain(size).collect();
-        if !all.is_empty() {
-            let _ = writeln!(
-                out,
-                "{}: its login lasts for {} more",
-                text(&network["name"]),
-                all.join(" or ")
-            );
-        }
-    }
-    out
-}
-
-/// Peers, and the flows that have been moved with them; nothing where there are none.
-fn moving(moving: &Value) -> String {
-    let mut out = String::new();
-    for link in list(&moving["links"]) {
-        let how = link["trouble"].as_str().unwrap_or("reached");
-        let (peer, network) = (text(&link["peer"]), text(&link["network"]));
-        let _ = write!(out, "\npeer {peer} over {network}: {how}");
-    }
-    for (what, said) in [
-        ("moved", "moved from here"),
-        ("followed", "moved by their other end"),
-    ] {
-        if number(&moving[what]) > 0 {
-            let _ = write!(out, "\n{} connections {said}", number(&moving[what]));
-        }
-    }
-    out
-}
-
 fn direct_row(network: &Value) -> Vec<String> {
     let mut row = vec![
         text(&network["name"]).to_owned(),
@@ -558,27 +396,6 @@ fn render_hub(status: &Value) -> String {
     out.push_str(&table(status, "network"));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
-}
-
-/// The certificate that an authority gives a hub.
-fn certificate(acme: &Value) -> String {
-    let names: Vec<_> = list(&acme["names"]).iter().map(text).collect();
-    if names.is_empty() {
-        return String::new();
-    }
-    let mut out = format!("certificate of {}", names.join(", "));
-    match acme["until_s"].as_u64() {
-        Some(until) => {
-            let day = local_time_at(until.cast_signed());
-            let _ = write!(out, " until {}-{:02}-{:02}", day.year, day.month, day.day);
-        }
-        None => out.push_str(": none yet, the hub shows one of its own key"),
-    }
-    if let Some(trouble) = acme["trouble"].as_str() {
-        let _ = write!(out, "; the last attempt failed: {trouble}");
-    }
-    out.push('\n');
-    out
 }
 
 const PATH_HEADS: [&str; 9] = [
@@ -698,59 +515,6 @@ mod tests {
     }
 
     #[test]
-    fn logins_that_end_have_a_line_each() {
-        let said = logins(&json!([
-            { "name": "wlan0", "login_left": { "seconds": 3_541, "bytes": 70_000_000 } },
-            { "name": "wlan1", "login_left": { "seconds": null, "bytes": 1_000_000 } },
-            { "name": "fiber", "login_left": null },
-        ]));
-        assert_eq!(
-            said,
-            "wlan0: its login lasts for 60 min or 70.0 MB more\nwlan1: its login lasts for 1.0 MB more\n"
-        );
-    }
-
-    #[test]
-    fn networks_that_are_not_used_for_all_have_a_line_each() {
-        let said = preferences(&json!([
-            { "name": "fiber", "use": { "up": "always", "down": "always", "bulk": true } },
-            { "name": "docker0" },
-            { "name": "lte", "use": { "up": "backup", "down": "backup", "bulk": false } },
-            { "name": "sat", "use": { "up": "overflow", "down": "always", "bulk": true } },
-        ]));
-        assert_eq!(
-            said,
-            "lte: backup, used while no other network works; transfers keep to others\n\
-             sat: overflow towards the hub, always from it\n"
-        );
-    }
-
-    #[test]
-    fn leases_have_a_line_each() {
-        let dhcp = |state: &str, by: &str, address: Option<&str>| {
-            leases(
-                &json!([{ "network": "eth1", "state": state, "by": by, "address": address, "seconds_left": 61 }]),
-            )
-        };
-        assert_eq!(leases(&Value::Null), "");
-        assert_eq!(
-            dhcp("leased", "udhcpc", Some("192.168.0.7/24")),
-            "eth1: 192.168.0.7/24 by DHCP (udhcpc), for 2 min more\n"
-        );
-        assert_eq!(
-            dhcp("waiting", "udhcpc", None),
-            "eth1: waits for an address by DHCP (udhcpc)\n"
-        );
-        assert_eq!(dhcp("waiting", "", None), "eth1: waits for an address\n");
-        assert_eq!(
-            dhcp("left", "NetworkManager", None),
-            "eth1: no address; left to NetworkManager\n"
-        );
-        assert_eq!(dhcp("no carrier", "", None), "eth1: no carrier\n");
-        assert_eq!(dhcp("failed", "said in a note", None), "");
-    }
-
-    #[test]
     fn flows_past_the_hub_have_a_table_of_their_own() {
         assert_eq!(past_the_hub(&Value::Null), "");
         let shown = past_the_hub(&json!({ "notice": null, "networks": [
@@ -760,19 +524,6 @@ mod tests {
         assert_eq!(
             shown,
             "\npast the hub  state   rtt     flows\nwlan0         active  2.0 ms  3\n"
-        );
-    }
-
-    #[test]
-    fn peers_are_listed_where_there_are_any() {
-        assert_eq!(moving(&json!({ "links": [], "moved": 0 })), "");
-        let shown = moving(&json!({
-            "links": [{ "peer": "files", "network": "wlan0", "trouble": null }, { "peer": "files", "network": "lte", "trouble": "no answer" }],
-            "moved": 2, "followed": 0,
-        }));
-        assert_eq!(
-            shown,
-            "\npeer files over wlan0: reached\npeer files over lte: no answer\n2 connections moved from here"
         );
     }
 

@@ -13,6 +13,7 @@ mod services;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Instant as Clock;
 
@@ -31,7 +32,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::dns::{Servers, below};
+use crate::dns::{NameServers, Servers, below};
 use crate::portal;
 use crate::program::Started;
 use crate::system_bus::SystemBus;
@@ -169,13 +170,13 @@ impl View {
     }
 
     /// The address of a network's captive portal API (RFC 8910), by its lease or its router.
-    pub fn portal_api(&self, name: &str, index: u32) -> Option<String> {
+    fn portal_api(&self, name: &str, index: u32) -> Option<String> {
         let leased = self.servers(name).and_then(|servers| servers.portal_api);
         leased.or_else(|| self.routers.borrow().get(&index).cloned())
     }
 
     /// What a network's lease says of its resolvers, its own domain and its captive portal API.
-    pub fn servers(&self, name: &str) -> Option<Servers> {
+    fn servers(&self, name: &str) -> Option<Servers> {
         let all = self.shown.borrow();
         let lease = all.get(name)?.lease.as_ref()?;
         Some(Servers {
@@ -184,6 +185,26 @@ impl View {
             portal_api: lease.portal_api.clone(),
         })
     }
+}
+
+/// What is known of a network: its resolvers are those that are `set`, else those of the lease that
+/// Hawser has from it, else those that services know. What a lease, a router or services say of its
+/// captive portal API comes in that order.
+pub fn known(
+    set: Vec<IpAddr>,
+    leases: Option<&View>,
+    services: &NameServers,
+    (name, index): (&str, u32),
+) -> Servers {
+    let leased = leases.and_then(|leases| leases.servers(name));
+    let leased = leased.filter(|leased| !leased.addresses.is_empty());
+    let mut known = leased.unwrap_or_else(|| services.of(name, index));
+    if !set.is_empty() {
+        known.addresses = set;
+    }
+    let heard = leases.and_then(|leases| leases.portal_api(name, index));
+    known.portal_api = heard.or_else(|| services.portal_api(name, index));
+    known
 }
 
 /// The task.

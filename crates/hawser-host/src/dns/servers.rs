@@ -77,15 +77,6 @@ impl NameServers {
         let mut all = known.into_iter().flatten();
         all.find_map(|servers| servers.portal_api.clone())
     }
-
-    /// Whom to ask about a network: those that the configuration sets, else those that are known.
-    pub fn or_set(&self, set: Vec<IpAddr>, name: &str, index: u32) -> Vec<IpAddr> {
-        if set.is_empty() {
-            self.of(name, index).addresses
-        } else {
-            set
-        }
-    }
 }
 
 /// Tells what is known whenever it is something else; `own` are Hawser's addresses. Ends when

@@ -6,20 +6,18 @@
 //! shown.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_config::Page;
 use hawser_steer::portal::Outcome;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::Value;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
 use super::fetch::{connect, get, safe};
 use super::found::{Found, Left};
+use crate::authorities;
 use crate::dns::Place;
 
 /// Asks the network at that address; `None` where it does not say anything that can be understood.
@@ -48,20 +46,11 @@ pub(super) async fn ask(place: &Place, address: &str) -> Option<Found> {
 async fn fetch(place: &Place, page: &Page) -> io::Result<Vec<u8>> {
     let name = ServerName::try_from(page.host.trim_matches(['[', ']']).to_owned());
     let name = name.map_err(io::Error::other)?;
-    let tls = spawn_blocking(tls).await?;
+    // They are not kept: it is seldom that a network has an API.
+    let tls = spawn_blocking(authorities::of_system).await?;
+    let tls = tls.map_err(io::Error::other)?;
     let stream = tls.connect(name, connect(place, page).await?).await?;
     get(stream, page, "Accept: application/captive+json\r\n", MOST_BYTES).await
-}
-
-/// With the authorities that the system trusts now. They are not kept: it is seldom that a network
-/// has an API.
-fn tls() -> TlsConnector {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    let config = ClientConfig::builder()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    TlsConnector::from(Arc::new(config))
 }
 
 /// What an answer of the API says; `None` for none of an API.
@@ -112,6 +101,8 @@ const LONGEST: usize = 255;
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use proptest::prelude::*;
     use rustls::ServerConfig;

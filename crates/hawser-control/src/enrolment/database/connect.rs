@@ -3,15 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use hawser_config::StoreConfig;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use hawser_host::authorities;
+use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
@@ -37,18 +35,8 @@ impl Door {
             .connect_timeout(CONNECTING)
             .tcp_user_timeout(SILENCE)
             .keepalives_idle(SILENCE);
-        let tls = store.ca.as_deref().map(|ca| {
-            let mut roots = RootCertStore::empty();
-            for certificate in CertificateDer::pem_file_iter(ca)? {
-                roots.add(certificate?)?;
-            }
-            anyhow::ensure!(!roots.is_empty(), "no certificate is in it");
-            let config = ClientConfig::builder()
-                .with_root_certificates(roots)
-                .with_no_client_auth();
-            Ok(Tls(TlsConnector::from(Arc::new(config))))
-        });
-        let tls = tls.transpose().context("hub.toml, [store], ca")?;
+        let tls = store.ca.as_deref().map(authorities::in_file).transpose();
+        let tls = tls.context("hub.toml, [store], ca")?.map(Tls);
         config.ssl_mode(if tls.is_some() {
             SslMode::Require
         } else {

@@ -3,10 +3,10 @@
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
+use hawser_host::authorities;
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
@@ -14,10 +14,7 @@ use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::RootCertStore;
-use rustls::crypto::aws_lc_rs;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -31,24 +28,8 @@ impl Https {
     /// # Errors
     /// The file cannot be read, or the system trusts nobody.
     pub(super) fn new(ca: Option<&Path>) -> anyhow::Result<Self> {
-        let mut roots = RootCertStore::empty();
-        if let Some(file) = ca {
-            let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect::<Result<Vec<_>, _>>);
-            for root in read.with_context(|| format!("cannot read {}", file.display()))? {
-                roots.add(root)?;
-            }
-        } else {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-        ensure!(
-            !roots.is_empty(),
-            "this system trusts no authority: install its list of them (ca-certificates)"
-        );
-        let config = rustls::ClientConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
-            .with_protocol_versions(&[&rustls::version::TLS13])?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Ok(Self(TlsConnector::from(Arc::new(config))))
+        ca.map_or_else(authorities::of_system, authorities::in_file)
+            .map(Self)
     }
 }
 

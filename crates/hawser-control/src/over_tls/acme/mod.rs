@@ -96,7 +96,8 @@ impl Acme {
 struct Kept {
     /// The authority that knows the account.
     directory: String,
-    account: Option<AccountCredentials>,
+    /// What [`AccountCredentials`] are in JSON: they are read anew for each attempt.
+    account: Option<Value>,
     /// What the certificate is for.
     names: Vec<String>,
     /// In PEM: the certificate, and those that lead to its issuer.
@@ -223,13 +224,7 @@ impl Keeper {
         }
         let key = Zeroizing::new(order.finalize().await?);
         let chain = order.poll_certificate(&retries).await?;
-        self.kept = Kept {
-            directory: self.config.directory.clone(),
-            account: self.kept.account.take(),
-            names: self.config.names.clone(),
-            chain,
-            key,
-        };
+        (self.kept.names, self.kept.chain, self.kept.key) = (self.config.names.clone(), chain, key);
         self.show()?;
         self.write()
     }
@@ -239,7 +234,7 @@ impl Keeper {
         let https = Https::new(self.config.ca.as_deref())?;
         let builder = Account::builder_with_http(Box::new(https));
         if let Some(known) = &self.kept.account {
-            let known = serde_json::from_value(serde_json::to_value(known)?)?;
+            let known: AccountCredentials = serde_json::from_value(known.clone())?;
             return Ok(builder.from_credentials(known).await?);
         }
         let contact = self.config.contact.as_ref().map(|mail| format!("mailto:{mail}"));
@@ -252,7 +247,7 @@ impl Keeper {
         let directory = self.config.directory.clone();
         let (account, credentials) = builder.create(&asked, directory.clone(), None).await?;
         self.kept.directory = directory;
-        self.kept.account = Some(credentials);
+        self.kept.account = Some(serde_json::to_value(credentials)?);
         self.write()?;
         Ok(account)
     }
@@ -389,24 +384,24 @@ const YEAR_9999: u64 = 253_402_300_799;
 mod tests {
     use super::*;
 
-    #[test]
-    fn the_library_says_from_when_until_when_a_certificate_is_valid() {
+    /// Valid from January to March 2026.
+    fn certificate() -> rcgen::Certificate {
         let mut params = rcgen::CertificateParams::new(vec!["hub.example.org".to_owned()]).unwrap();
         params.not_before = rcgen::date_time_ymd(2026, 1, 1);
         params.not_after = rcgen::date_time_ymd(2026, 4, 1);
-        let pair = rcgen::KeyPair::generate().unwrap();
-        let made = params.self_signed(&pair).unwrap();
+        params.self_signed(&rcgen::KeyPair::generate().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn the_library_says_from_when_until_when_a_certificate_is_valid() {
+        let made = certificate();
         assert_eq!(validity(made.der()).unwrap(), (1_767_225_600, 1_775_001_600));
         assert!(validity(&CertificateDer::from(vec![0x30, 0x00])).is_err());
     }
 
     #[test]
     fn a_certificate_is_due_when_a_third_of_its_time_is_left() {
-        let mut params = rcgen::CertificateParams::new(vec!["hub.example.org".to_owned()]).unwrap();
-        params.not_before = rcgen::date_time_ymd(2026, 1, 1);
-        params.not_after = rcgen::date_time_ymd(2026, 4, 1);
-        let pair = rcgen::KeyPair::generate().unwrap();
-        let made = params.self_signed(&pair).unwrap();
+        let made = certificate();
         let body = data_encoding::BASE64.encode(made.der());
         let mut keeper = Keeper {
             config: AcmeConfig::for_names(&["hub.example.org"]),

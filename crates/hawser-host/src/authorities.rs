@@ -1,0 +1,53 @@
+//! TLS towards servers for whom somebody vouches: certificates are checked, versions are those that
+//! the TLS library is built with.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, ensure};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+/// Trusts whom the system trusts now. It reads files: not to be called on an event loop.
+///
+/// # Errors
+/// The system trusts nobody.
+pub fn of_system() -> anyhow::Result<TlsConnector> {
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    ensure!(
+        !roots.is_empty(),
+        "this system trusts no authority: install its list of them (ca-certificates)"
+    );
+    trusting(roots)
+}
+
+/// Trusts those alone whose certificates are in a file of PEM.
+///
+/// # Errors
+/// The file cannot be read, or holds no certificate.
+pub fn in_file(file: &Path) -> anyhow::Result<TlsConnector> {
+    let roots = read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    trusting(roots)
+}
+
+fn read(file: &Path) -> anyhow::Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_file_iter(file)? {
+        roots.add(certificate?)?;
+    }
+    ensure!(!roots.is_empty(), "no certificate is in it");
+    Ok(roots)
+}
+
+fn trusting(roots: RootCertStore) -> anyhow::Result<TlsConnector> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
