@@ -14,6 +14,7 @@ use crate::choice;
 use crate::world::{SERVER, World};
 
 const PORT: u16 = 8002;
+const RATES_MBPS: [f64; 2] = [12.0, 4.0];
 
 /// What a connection gets, without an end.
 fn send_without_end(world: &World) {
@@ -45,9 +46,10 @@ fn download(world: &World, network: &str, ends: &Arc<AtomicBool>) -> std::thread
     })
 }
 
-fn shape(world: &World, n: usize, rate: &str) {
+fn shape(world: &World, n: usize) {
+    let rate = format!("{}mbit", RATES_MBPS[n - 1]);
     let mut shaper = world.gateways[n - 1].command("tc");
-    shaper.args(["qdisc", "add", "dev", "in", "root", "tbf", "rate", rate]);
+    shaper.args(["qdisc", "add", "dev", "in", "root", "tbf", "rate", &rate]);
     shaper.args(["burst", "16kb", "latency", "50ms"]);
     assert!(shaper.status().expect("tc runs").success());
 }
@@ -55,8 +57,8 @@ fn shape(world: &World, n: usize, rate: &str) {
 #[test]
 fn a_recording_of_two_downloads_replays() {
     let Some(world) = World::new() else { return };
-    shape(&world, 1, "12mbit");
-    shape(&world, 2, "4mbit");
+    shape(&world, 1);
+    shape(&world, 2);
     send_without_end(&world);
     let _daemon = world.up();
     let ends = Arc::new(AtomicBool::new(false));
@@ -89,7 +91,8 @@ fn a_recording_of_two_downloads_replays() {
     replays(file);
 }
 
-/// As it was, through a hub, and with Hawser alone and four streams.
+/// As it was, through a hub, and with Hawser alone and four streams: no less than the downloads,
+/// which a busy machine may have held up, and no more than the links carry.
 fn replays(recording: &str) {
     let lab = hawser_testing::require_beside(env!("CARGO_BIN_EXE_hawser"), "hawser-lab");
     let mut replay = Command::new(lab);
@@ -103,6 +106,7 @@ fn replays(recording: &str) {
     let recorded = found["recorded_receive_bps"].as_f64().expect("a rate");
     for run in ["as_recorded", "what_if"] {
         let goodput = found[run]["goodput_bps.total"].as_f64().expect("a rate");
-        assert!((0.5..1.3).contains(&(goodput / recorded)), "{run}: {found}");
+        assert!(goodput > 0.5 * recorded, "{run}: {found}");
+        assert!(goodput <= 1e6 * RATES_MBPS.iter().sum::<f64>(), "{run}: {found}");
     }
 }
