@@ -402,7 +402,7 @@ impl Client {
                 }
                 Want::Renew => self.end_earlier("its session is over"),
                 Want::Closed(reason) => self.end_earlier(&reason.to_string()),
-                Want::Rekey | Want::OtherHubs | Want::Receipt(_) => {}
+                Want::Rekey | Want::OtherHubs | Want::Subnets | Want::Receipt(_) => {}
             }
         }
     }

@@ -7,6 +7,8 @@
 use anyhow::Context;
 use hawser_config::Forward;
 use hawser_linux::gateway::{GATEWAY_TABLE, Gateway, Lans};
+use hawser_units::Net;
+use serde_json::{Value, json};
 
 use super::Client;
 use super::tunnel::Tunnel;
@@ -23,13 +25,35 @@ impl Client {
             }
         };
         let ports = self.config.port_forwards.iter().map(|port| port.0).collect();
-        let wanted = lans.and_then(|lans| self.tunnel.gateway(lans, ports));
+        let kept = self.kept_subnets();
+        let wanted = lans.and_then(|lans| self.tunnel.gateway(lans, ports, kept));
         if let Err(error) = self.tunnel.forward(wanted) {
             tracing::error!(
                 error = format!("{error:#}"),
                 "machines behind this one do not get through"
             );
         }
+    }
+
+    /// The subnets behind this machine that keep their addresses in the tunnel: those that are
+    /// named here, as far as the hub in use leads them here.
+    pub(super) fn kept_subnets(&self) -> Vec<Net> {
+        let led = self.driver.machine.subnets();
+        let named = self.config.subnets.iter().map(|net| net.0);
+        named
+            .filter(|net| led.iter().any(|led| led.covers(*net)))
+            .collect()
+    }
+
+    /// For status: the subnets behind this machine, and whether they keep their addresses.
+    pub(super) fn subnet_status(&self) -> Value {
+        let text = |nets: &[Net]| nets.iter().map(Net::to_string).collect::<Vec<_>>();
+        let named: Vec<_> = self.config.subnets.iter().map(|net| net.0).collect();
+        json!({
+            "named": text(&named),
+            "led_here": text(self.driver.machine.subnets()),
+            "kept": text(&self.kept_subnets()),
+        })
     }
 }
 
@@ -50,7 +74,8 @@ impl Tunnel {
                 if gateway.addresses.iter().any(std::net::IpAddr::is_ipv6) {
                     system.forward_ipv6()?;
                 }
-                tracing::info!(lans = ?gateway.lans, "forwards for the machines behind this one");
+                let subnets: Vec<_> = gateway.subnets.iter().map(Net::to_string).collect();
+                tracing::info!(lans = ?gateway.lans, ?subnets, "forwards for the machines behind this one");
             }
             None => system.drop_nft_table(GATEWAY_TABLE)?,
         }

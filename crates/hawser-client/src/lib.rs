@@ -587,6 +587,7 @@ impl Client {
                 self.hubs.choice.handle_leave(now);
             }
             Want::OtherHubs => self.on_other_hubs(),
+            Want::Subnets => self.see_to_gateway(),
             Want::Receipt(receipt) => self.pool.handle_receipt(&receipt),
             Want::Closed(reason) => self.on_closed(reason),
         }

@@ -92,6 +92,7 @@ impl Client {
             "state": self.state(),
             "name": self.hubs.current().name,
             "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "subnets": self.subnet_status(),
             "hubs": self.hubs.status(self.earlier.as_ref()),
             "interface": self.tunnel.interface(),
             "inner": self.tunnel.addresses(),

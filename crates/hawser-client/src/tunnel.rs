@@ -7,9 +7,10 @@ use anyhow::Context;
 use hawser_config::{ClientConfig, DnsMode};
 use hawser_host::beside::{self, Beside};
 use hawser_linux::gateway::{Gateway, Lans, PortForward};
-use hawser_linux::netlink::{Network, overlap};
+use hawser_linux::netlink::Network;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_units::Net;
 use hawser_wire::control::Welcome;
 
 /// What has been set up.
@@ -144,14 +145,14 @@ impl Tunnel {
 
     /// A gateway in front of this tunnel; `None` before the hub has answered, and where direct mode
     /// forwards.
-    pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>) -> Option<Gateway> {
+    pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>, subnets: Vec<Net>) -> Option<Gateway> {
         let inner = self.inner.as_ref().filter(|_| self.beside.is_none())?;
         Some(Gateway {
             tunnel: self.interface.clone(),
             mtu: inner.mtu,
             addresses: self.addresses(),
             lans,
-            subnets: Vec::new(),
+            subnets,
             ports,
         })
     }
@@ -187,10 +188,12 @@ impl Tunnel {
     /// route does.
     pub(super) fn warn_of_overlap(&mut self, network: &Network) {
         let Some(inner) = &self.inner else { return };
-        let clash = network
-            .addresses
-            .iter()
-            .find(|outer| inner.addresses.iter().any(|inner| overlap(**outer, *inner)));
+        let clash = network.addresses.iter().find(|outer| {
+            inner
+                .addresses
+                .iter()
+                .any(|inner| net(outer).overlaps(net(inner)))
+        });
         let Some((address, prefix)) = clash else { return };
         if self.warned.contains(&network.name) {
             return;
@@ -204,6 +207,10 @@ impl Tunnel {
     pub(super) fn system(&mut self) -> &mut System {
         &mut self.system
     }
+}
+
+fn net((address, prefix): &(IpAddr, u8)) -> Net {
+    Net::new(*address, *prefix)
 }
 
 fn describe(error: &dyn std::error::Error) -> String {

@@ -11,7 +11,7 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
+    AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
     LayerConfig, LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction,
     RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
 };
@@ -39,6 +39,9 @@ pub struct ClientConfig {
     /// What comes in from the hub and goes to a machine behind this one.
     #[serde(rename = "port_forward")]
     pub port_forwards: Vec<PortForwardConfig>,
+    /// Subnets behind this machine whose machines keep their addresses in the tunnel, as far as the
+    /// hub leads them here (`hawser hub subnet`).
+    pub subnets: Vec<AnyNet>,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
     /// How packets of layered streams are known that this machine sends; the first that fits
@@ -83,6 +86,7 @@ impl Default for ClientConfig {
             kill_switch: false,
             forward: Forward::Off,
             port_forwards: Vec::new(),
+            subnets: Vec::new(),
             schedulers: Schedulers::default(),
             layers: Vec::new(),
             networks: BTreeMap::new(),
@@ -124,6 +128,9 @@ impl ClientConfig {
         if !self.port_forwards.is_empty() {
             return Some("[[port_forward]] needs a hub: take it out, or leave --direct out");
         }
+        if !self.subnets.is_empty() {
+            return Some("subnets needs a hub: take it out, or leave --direct out");
+        }
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
@@ -161,6 +168,14 @@ impl ClientConfig {
         if !self.port_forwards.is_empty() && self.is_mixed() {
             return Some(
                 "[[port_forward]] does not go with rules that say via = \"direct\" yet: take one of them out",
+            );
+        }
+        if !self.subnets.is_empty() && !self.forward.is_on() {
+            return Some("subnets needs forward = true, or the names of the LANs: forward = [\"br-lan\"]");
+        }
+        if !self.subnets.is_empty() && self.is_mixed() {
+            return Some(
+                "subnets does not go with rules that say via = \"direct\" yet: take one of them out",
             );
         }
         if !self.is_mixed() {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
-use hawser_linux::isolation::Net;
+use hawser_units::Net;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 

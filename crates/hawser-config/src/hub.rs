@@ -2,14 +2,15 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use hawser_linux::isolation::{Isolation, Net, Service};
+use hawser_linux::isolation::{Isolation, LedSubnet, Service};
+use hawser_units::Net;
 use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::invitation::HubAddress;
 use crate::{
-    DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig, LogFilter,
-    Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen, WaypointFor,
+    ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
+    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen,
     ports,
 };
 
@@ -60,7 +61,7 @@ pub struct HubConfig {
     pub store: Option<StoreConfig>,
     /// Which clients may send moved flows through this hub, by name; `"*"` for all.
     #[serde(default)]
-    pub waypoint: WaypointFor,
+    pub waypoint: ClientNames,
     /// Scheduler by flow class, for what the hub sends, unless a client wants another.
     #[serde(default)]
     pub schedulers: Schedulers,
@@ -119,9 +120,9 @@ impl HubConfig {
         self.endpoints.iter().map(|endpoint| endpoint.0.clone()).collect()
     }
 
-    /// The rules between clients and others.
+    /// The rules between clients and others, with the ports and the subnets that lead to clients.
     #[must_use]
-    pub fn isolation(&self, ports: Vec<(Service, IpAddr)>) -> Isolation {
+    pub fn isolation(&self, ports: Vec<(Service, IpAddr)>, subnets: Vec<LedSubnet>) -> Isolation {
         let (v4, v6) = self.pools().hub();
         let pool6 = self.pool6.as_ref().map(|net| Net::new(net.0, net.1));
         Isolation {
@@ -140,6 +141,8 @@ impl HubConfig {
             networks: self.reach.networks.iter().map(|net| net.0).collect(),
             from: self.reach.from.iter().map(|net| net.0).collect(),
             ports,
+            subnets,
+            lent: self.nat_addresses.0.clone(),
         }
     }
 }

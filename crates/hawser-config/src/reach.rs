@@ -2,14 +2,13 @@
 //! the hub is a waypoint.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::str::FromStr;
 
-use hawser_linux::isolation::{Net, Service};
+use hawser_linux::isolation::Service;
+use hawser_units::Net;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
-use super::values::address_and_prefix;
 use crate::invitation::check_name;
 
 /// `[reach]`. Nothing is allowed unless it is named.
@@ -57,17 +56,7 @@ impl FromStr for AnyNet {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (address, prefix) = address_and_prefix(text).ok_or(())?;
-        let whole = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(whole);
-        let has_host_bits = match address {
-            IpAddr::V4(v4) => v4.to_bits().checked_shl(prefix.into()).unwrap_or(0) != 0,
-            IpAddr::V6(v6) => v6.to_bits().checked_shl(prefix.into()).unwrap_or(0) != 0,
-        };
-        if prefix > whole || has_host_bits {
-            return Err(());
-        }
-        Ok(Self(Net::new(address, prefix)))
+        text.parse().map(Self)
     }
 }
 
@@ -76,44 +65,55 @@ from_text!(
     "a network without host bits or an address, such as \"192.168.7.0/24\" or \"fd00:7::/64\""
 );
 
-/// The clients that may send moved flows through a hub.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct WaypointFor {
-    names: Vec<String>,
-}
+/// Clients of a hub that may do something: by name, or `*` for all.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ClientNames(Vec<String>);
 
-impl WaypointFor {
-    /// Whether the client of that name may.
-    #[must_use]
-    pub fn allows(&self, name: &str) -> bool {
-        self.names.iter().any(|allowed| allowed == name || allowed == ALL)
-    }
-
-    /// Whether anybody may.
-    #[must_use]
-    pub fn is_used(&self) -> bool {
-        !self.names.is_empty()
-    }
-}
-
-impl<'de> Deserialize<'de> for WaypointFor {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let names = Vec::<String>::deserialize(deserializer)?;
+impl ClientNames {
+    /// Those names.
+    ///
+    /// # Errors
+    /// The one that is no client's name, and what is.
+    pub fn new(names: Vec<String>) -> Result<Self, String> {
         let wrong = names
             .iter()
             .find(|name| *name != ALL && check_name(name).is_err());
         match wrong {
-            Some(name) => Err(de::Error::custom(format_args!(
-                "waypoint: {name:?} is no client's name: expected names as `hawser hub list` shows them, or \"*\""
-            ))),
-            None => Ok(Self { names }),
+            Some(name) => Err(format!(
+                "{name:?} is no client's name: expected names as `hawser hub list` shows them, or \"*\""
+            )),
+            None => Ok(Self(names)),
         }
+    }
+
+    /// As they are written.
+    #[must_use]
+    pub fn names(&self) -> &[String] {
+        &self.0
+    }
+
+    /// Whether the client of that name may.
+    #[must_use]
+    pub fn allows(&self, name: &str) -> bool {
+        self.0.iter().any(|allowed| allowed == name || allowed == ALL)
+    }
+
+    /// Whether nobody may.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl<'de> Deserialize<'de> for ClientNames {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::new(Vec::deserialize(deserializer)?).map_err(de::Error::custom)
     }
 }
 
 impl fmt::Display for AnyNet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.0.address, self.0.prefix)
+        self.0.fmt(f)
     }
 }
 

@@ -566,13 +566,13 @@ fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
     };
     let plain = hub("").unwrap();
     assert_eq!(plain.reach, ReachConfig::default());
-    assert!(!plain.waypoint.is_used() && !plain.waypoint.allows("alice"));
+    assert!(plain.waypoint.is_empty() && !plain.waypoint.allows("alice"));
     let full = hub(
         "waypoint = [\"alice\"]\n[reach]\nclients = true\nhub = [\"tcp 22\", \"all\"]\nnetworks = [\"10.0.0.0/8\", \"fd00::7\"]\nfrom = [\"0.0.0.0/0\"]\n",
     )
     .unwrap();
     assert!(full.waypoint.allows("alice") && !full.waypoint.allows("bob"));
-    let isolation = full.isolation(Vec::new());
+    let isolation = full.isolation(Vec::new(), Vec::new());
     assert_eq!(isolation.services.len(), 2);
     assert!(isolation.allows("10.1.2.3".parse().unwrap()));
     assert!(hub("waypoint = [\"*\"]\n").unwrap().waypoint.allows("bob"));

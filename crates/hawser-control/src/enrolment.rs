@@ -10,6 +10,7 @@ mod directory;
 mod fleet;
 mod limits;
 mod records;
+mod subnets;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -34,6 +35,7 @@ use self::records::{Edit, Known, Records, unknown};
 
 pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
+pub use self::subnets::Subnet;
 
 /// One client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +50,8 @@ pub struct Client {
     pub key: Option<KeyHash>,
     /// The hub's ports that lead to it.
     pub ports: Vec<Service>,
+    /// What lies behind it and keeps its addresses.
+    pub subnets: Vec<Subnet>,
     /// What it may use.
     pub limits: ClientLimits,
     /// SHA-256 of the token, used or not.
@@ -249,6 +253,7 @@ impl ClientStore {
                 inner_v6,
                 key: None,
                 ports: Vec::new(),
+                subnets: Vec::new(),
                 limits,
                 token: Some(hash),
                 expires: now + lifetime,

@@ -3,6 +3,7 @@
 
 mod core;
 mod handover;
+mod leading;
 mod limiting;
 mod limits;
 mod receipts;
@@ -30,7 +31,7 @@ use super::admission::{Admission, Permit, Verdict};
 use super::peer::{Guests, PeerStream};
 use super::stream::{ControlStream, First, StreamError};
 use super::tls;
-use crate::enrolment::{Client, SharedStore, Standing};
+use crate::enrolment::{Client, SharedStore, Standing, Subnet};
 use crate::handover::{ControlCheckpoint, HubSessionCheckpoint};
 use crate::places::Places;
 
@@ -80,6 +81,8 @@ pub struct ClientStatus {
     pub session: Option<u64>,
     /// Its inner addresses.
     pub inner: Vec<IpAddr>,
+    /// What lies behind it and keeps its addresses.
+    pub subnets: Vec<Subnet>,
     /// What it may use, and has used.
     pub limits: Standing,
     /// How often another machine took its identity over.

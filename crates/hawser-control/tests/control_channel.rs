@@ -130,6 +130,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetAirtime { .. } => "set airtime",
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
+            Change::SetSubnets { .. } => "set subnets",
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
             | Change::AddSocket { .. }

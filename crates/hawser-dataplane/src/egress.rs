@@ -222,6 +222,7 @@ impl Sender {
                 self.sockets.remove(id);
             }
             Change::AddSession { session, role, inner } => self.sessions.add(*session, *role, inner, at),
+            Change::SetSubnets { session, subnets } => self.sessions.set_subnets(*session, subnets),
             Change::RemoveSession { session } => self.sessions.remove(*session),
             Change::BeginWith { session } => self.sessions.begin_with(*session),
             Change::GoOnWith { session } => self.sessions.go_on_with(*session),

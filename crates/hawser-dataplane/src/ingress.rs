@@ -446,6 +446,11 @@ impl Receiving {
                 let tunnel = tunnel.carrying(format);
                 self.add_session(*session, *role, tunnel);
             }
+            Change::SetSubnets { session, subnets } => {
+                if let Some(state) = self.sessions.get_mut(session) {
+                    state.tunnel.set_subnets(subnets.clone());
+                }
+            }
             Change::RemoveSession { session } => self.remove_session(*session),
             Change::InstallKeys { session, epoch, keys } => {
                 if let Some(state) = self.sessions.get_mut(session) {

@@ -37,7 +37,7 @@ use hawser_linux::wait::Waker;
 pub use hawser_proto::tunnel::Role;
 
 use checkpoint::SessionCheckpoint;
-use hawser_units::{PathId, Rate};
+use hawser_units::{Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
@@ -113,6 +113,14 @@ pub enum Change {
         role: Role,
         /// The far end's inner addresses.
         inner: Vec<IpAddr>,
+    },
+    /// Routes these subnets to a session of a hub, beside the far end's inner addresses, and lets
+    /// the far end send from them; no others any more.
+    SetSubnets {
+        /// Which.
+        session: SessionId,
+        /// All of its subnets.
+        subnets: Vec<Net>,
     },
     /// Removes a session with its paths and keys.
     RemoveSession {

@@ -13,13 +13,13 @@
 //!
 //! Cost: O(1) a packet; O(sessions) for each [`SHED_AT_ONCE`] packets that are given up.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use hawser_proto::egress::{Egress, Refused};
 use hawser_proto::flow::Run;
 use hawser_proto::tunnel::{self, Buffers, Burst, Role, Sending};
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, Net, PathId};
 use hawser_wire::frame::Format;
 use hawser_wire::inner;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
@@ -31,8 +31,10 @@ use super::{Event, SessionId};
 
 mod choice;
 mod handover;
+mod routes;
 
 use choice::Choice;
+use routes::Routes;
 
 /// Bytes of buffers in use by all sessions.
 const CAPACITY: u64 = 128 << 20;
@@ -50,8 +52,6 @@ const KEPT: usize = 16_384;
 pub(super) struct Session {
     pub(super) tunnel: Sending<BufferId, DataKey>,
     pub(super) lanes: BTreeMap<PathId, Lane>,
-    /// The far end's inner addresses.
-    inner: Vec<IpAddr>,
     /// Bytes of the buffers that its packets lie in.
     held: u64,
     due: Instant,
@@ -103,7 +103,7 @@ pub(super) struct Sessions {
     format: Format,
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
-    routes: HashMap<IpAddr, SessionId>,
+    routes: Routes,
     /// On a client, and where frames are carried, routes say nothing.
     choice: Choice,
     due: BTreeSet<(Instant, SessionId)>,
@@ -118,7 +118,7 @@ impl Sessions {
             format,
             all: BTreeMap::new(),
             pool: Pool::new(CAPACITY, now),
-            routes: HashMap::new(),
+            routes: Routes::default(),
             choice: Choice::default(),
             due: BTreeSet::new(),
             busy: Vec::new(),
@@ -136,15 +136,12 @@ impl Sessions {
         let session = Session {
             tunnel: Sending::with(role, egress),
             lanes: BTreeMap::new(),
-            inner: inner.to_vec(),
             held: 0,
             due: Instant::FAR_FUTURE,
             is_busy: false,
         };
         self.all.insert(name, session);
-        for address in inner {
-            self.routes.insert(*address, name);
-        }
+        self.routes.add(name, inner);
         if role == Role::Client || self.format == Format::Ethernet {
             self.choice.add(name);
         }
@@ -158,13 +155,15 @@ impl Sessions {
             self.pool.release(buffer);
         }
         self.due.remove(&(session.due, name));
-        for address in session.inner {
-            // Another session may have the address by now.
-            if self.routes.get(&address) == Some(&name) {
-                self.routes.remove(&address);
-            }
-        }
+        self.routes.remove(name);
         self.choice.remove(name, self.all.keys().next().copied());
+    }
+
+    /// Routes these subnets to a session, and no others.
+    pub(super) fn set_subnets(&mut self, name: SessionId, subnets: &[Net]) {
+        if self.all.contains_key(&name) {
+            self.routes.set_subnets(name, subnets);
+        }
     }
 
     /// Flows begin with that session from now on; those of the one before stay there.
@@ -222,7 +221,7 @@ impl Sessions {
         let to = self
             .choice
             .of(packet, &self.all)
-            .or_else(|| destination(packet).and_then(|to| self.routes.get(&to).copied()));
+            .or_else(|| destination(packet).and_then(|to| self.routes.of(to)));
         let Some(name) = to.filter(|name| self.all.contains_key(name)) else {
             self.dropped.no_session += 1;
             return Accepted::Dropped;

@@ -6,13 +6,12 @@ use std::path::Path;
 
 use hawser_config::{ClientConfig, NetworkChoice, RuleConfig, Via};
 use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, TUNNEL, reason};
-use hawser_linux::netlink::overlap;
 use hawser_linux::netlink::{self, NextHop};
 use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
 use hawser_steer::names::Set;
 use hawser_steer::policy::Selector;
 use hawser_steer::policy::conditions::{Conditions, Facts};
-use hawser_units::{Instant, NetworkId};
+use hawser_units::{Instant, Net, NetworkId};
 
 use super::networks::Networks;
 
@@ -378,7 +377,7 @@ fn source(network: &netlink::Network, hop: NextHop, ipv6: bool) -> Option<IpAddr
             .filter(|(address, _)| address.is_ipv6() == ipv6)
     };
     let near = own().find(|(address, prefix)| match hop {
-        NextHop::Gateway(gateway) => overlap((*address, *prefix), (gateway, *prefix)),
+        NextHop::Gateway(gateway) => Net::new(*address, *prefix).contains(gateway),
         NextHop::Device => false,
     });
     let is_global = |address: &IpAddr| !matches!(address, IpAddr::V6(v6) if v6.is_unique_local());

@@ -8,7 +8,7 @@ use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
 use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, SessionConfig};
 use hawser_units::{Duration, Instant, NetworkId, PathId};
-use hawser_wire::control::{MAX_OTHER_HUBS, Message};
+use hawser_wire::control::{MAX_OTHER_HUBS, MAX_SUBNETS, Message};
 
 /// A stream of messages, given to a hub's session and to a client's; between them the client's
 /// networks come and go.
@@ -118,6 +118,7 @@ impl Client {
                 ClientAction::NameHubs => {
                     assert!(self.machine.other_hubs().len() <= usize::from(MAX_OTHER_HUBS));
                 }
+                ClientAction::Subnets => assert!(self.machine.subnets().len() <= MAX_SUBNETS),
                 ClientAction::Start { .. }
                 | ClientAction::Reconnect
                 | ClientAction::Rekey

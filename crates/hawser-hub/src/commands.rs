@@ -263,7 +263,7 @@ pub fn list(dir: &Path) -> anyhow::Result<Value> {
         .map(|c| {
             let limits = standings.get(&c.name);
             json!({
-                "name": c.name, "state": c.state(now), "inner": c.inner(), "connected": false, "limits": limits,
+                "name": c.name, "state": c.state(now), "inner": c.inner(), "subnets": c.subnets, "connected": false, "limits": limits,
             })
         })
         .collect();
@@ -283,7 +283,6 @@ const DEFAULT_POOL: &str = "100.96.0.0/16";
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::is_ula;
     use hawser_config::Nat;
     use hawser_host::run_dir::HubClaim;
 
@@ -304,7 +303,7 @@ mod tests {
         let config = load(dir.path()).unwrap();
         assert_eq!(config.addresses(), example().endpoints);
         assert_eq!(config.nat, Nat::Auto);
-        assert!(is_ula(config.pool6.unwrap().0));
+        assert!(config.pool6.unwrap().0.is_unique_local());
         assert!(
             init(dir.path(), &example())
                 .unwrap_err()

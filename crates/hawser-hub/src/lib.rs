@@ -9,7 +9,7 @@
 //! |---|---|
 //! | how a hub starts, the event loop | this one ([`run`]) |
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
-//! | ports of the hub that lead to clients | `ports.rs` |
+//! | ports and subnets that lead to clients | `reach.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
@@ -21,10 +21,10 @@
 mod accounts;
 mod commands;
 mod limits;
-mod ports;
+mod reach;
 mod waypoint;
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,23 +50,24 @@ use hawser_host::run_dir::{HubClaim, Role, RunDir};
 use hawser_host::signals::Signals;
 use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
-use hawser_linux::isolation::{ISOLATION_TABLE, Isolation};
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, is_private, masquerade};
 use hawser_linux::service;
-use hawser_linux::system::{System, drop_nft_table, masquerade};
+use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, open_listening};
+use hawser_units::Net;
 use hawser_wire::frame::Format;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
-use ports::ClientPorts;
+use reach::{Leading, Reach};
 
 pub use accounts::{to_csv, usage};
 pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
 pub use limits::{limit, with_limits};
-pub use ports::forward;
+pub use reach::{forward, subnet};
 
 /// How to run a hub.
 pub struct HubOptions {
@@ -96,7 +97,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         Some(tun) => tun,
         None => Tun::create(&config.interface.0, config.mtu.0)?,
     };
-    let isolation = config.isolation(store.lock().ports());
+    let Leading { ports, subnets } = Leading::of(&store, config.nat);
+    let isolation = config.isolation(ports, subnets);
     let carrying = Carrying::start(&config, store, tun, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
     if prepared.is_ok() {
@@ -108,7 +110,16 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     // connections.
     system.undo_left().await;
     let result = match (carrying, prepared) {
-        (Ok(carrying), Ok(())) => serve(options, (config, isolation), &identity, carrying, &run_dir).await,
+        (Ok(carrying), Ok(())) => {
+            serve(
+                options,
+                (config, isolation, system.clone()),
+                &identity,
+                carrying,
+                &run_dir,
+            )
+            .await
+        }
         (Err(error), _) | (_, Err(error)) => Err(error),
     };
     if matches!(result, Ok(Ended::HandedOver)) {
@@ -181,7 +192,7 @@ impl Carrying {
 
 async fn serve(
     options: HubOptions,
-    (config, isolation): (HubConfig, Isolation),
+    (config, isolation, system): (HubConfig, Isolation, System),
     identity: &Identity,
     carrying: Carrying,
     run_dir: &RunDir,
@@ -217,7 +228,7 @@ async fn serve(
         control = control.with_relays(gre.places().clone());
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
-    let ports = ClientPorts::new(store.clone(), isolation);
+    let reach = Reach::new(store.clone(), system, config.nat, isolation);
     let waypoint = Waypoint::new(guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
@@ -238,7 +249,7 @@ async fn serve(
         control,
         orders,
         policy,
-        ports,
+        reach,
         relayed,
         store,
         tls,
@@ -255,7 +266,7 @@ struct Hub {
     control: HubControl,
     orders: Orders,
     policy: watch::Sender<Policy>,
-    ports: ClientPorts,
+    reach: Reach,
     relayed: Arc<Done>,
     store: SharedStore,
     /// Where clients come in whose networks block UDP.
@@ -342,10 +353,10 @@ impl Hub {
         loop {
             tokio::select! {
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
-                Some(asked) = socket.requests.recv() => if self.on_asked(asked) { break },
+                Some(asked) = socket.requests.recv() => if self.on_asked(asked).await { break },
                 _ = look.tick() => {
                     self.control.hold_against_store();
-                    self.see_to_ports();
+                    self.see_to_reach().await;
                     if self.control.has_quotas() != counts_quotas {
                         counts_quotas = self.see_to_quotas(&accounts);
                     }
@@ -368,7 +379,7 @@ impl Hub {
                 }
                 reload = signals.next() => {
                     if reload {
-                        log_reload(self.reload());
+                        log_reload(self.reload().await);
                     } else if service::is_managed() && !service::is_stopped_for_good() {
                         self.hand_over(&plane).await;
                         return Ok(Ended::HandedOver);
@@ -427,7 +438,7 @@ impl Hub {
     }
 
     /// Answers; true: the hub shall end.
-    fn on_asked(&mut self, asked: Asked) -> bool {
+    async fn on_asked(&mut self, asked: Asked) -> bool {
         let Asked { request, answer } = asked;
         let result = match request {
             Request::Status => {
@@ -464,7 +475,10 @@ impl Hub {
                 });
                 return false;
             }
-            Request::Reload => self.reload().map(|restart| json!({ "needs_restart": restart })),
+            Request::Reload => self
+                .reload()
+                .await
+                .map(|restart| json!({ "needs_restart": restart })),
             Request::Move { .. } => Err(anyhow!(
                 "this is a hub: flows are moved where `hawser up --direct` runs"
             )),
@@ -517,7 +531,7 @@ impl Hub {
         })
     }
 
-    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = load(&self.options.dir)?;
         if let Some(tls) = &mut self.tls {
             let is_got_already = tls.acme.is_some() && fresh.tls.acme == self.config.tls.acme;
@@ -557,14 +571,17 @@ impl Hub {
             gre.set(config.clone());
         }
         self.options.log.set(new.log.as_ref())?;
+        // What stays until a restart, stays in the rules too.
         let isolation = HubConfig {
             pool: old.pool,
             pool6: old.pool6,
             interface: old.interface.clone(),
+            nat_addresses: old.nat_addresses.clone(),
             ..new.clone()
-        }
-        .isolation(self.ports.of_clients());
-        self.ports.enforce(isolation.clone())?;
+        };
+        let Leading { ports, subnets } = self.reach.leading();
+        let isolation = isolation.isolation(ports, subnets);
+        self.reach.enforce(isolation.clone()).await?;
         self.policy.send_replace(Policy::new(isolation, new));
         let mut settings = settings(new);
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
@@ -663,23 +680,19 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
     // The prefix length makes the route of the pool.
     system.add_address(interface, v4.into(), config.pool.1).await?;
     system.sysctl("net/ipv4/ip_forward", "1")?;
-    let mut net6 = None;
+    let mut pools = vec![Net::new(config.pool.0, config.pool.1)];
     if let (Some(v6), Some(pool6)) = (v6, &config.pool6) {
         match system.add_address(interface, v6.into(), pool6.1).await {
             Ok(()) => {
                 system.forward_ipv6()?;
-                net6 = Some((pool6.0, pool6.1));
+                pools.push(Net::new(pool6.0, pool6.1));
             }
             Err(error) => tracing::warn!(%error, "no IPv6 for clients: this machine has it switched off"),
         }
     }
-    let (nat4, nat6) = (
-        masks(config.nat, is_private_v4(config.pool.0)),
-        masks(config.nat, config.pool6.is_some_and(|p| is_ula(p.0))),
-    );
-    if nat4 || nat6 {
-        let v4 = nat4.then_some((config.pool.0, config.pool.1));
-        let body = masquerade(interface, v4, net6.filter(|_| nat6), &config.nat_addresses.0);
+    pools.retain(|pool| masks(config.nat, is_private(pool.address)));
+    if !pools.is_empty() {
+        let body = masquerade(interface, &pools, &config.nat_addresses.0);
         system
             .nft_table("hawser_hub", &body)
             .context("cannot set up NAT (or set nat = false in hub.toml)")?;
@@ -693,15 +706,6 @@ fn masks(nat: Nat, private: bool) -> bool {
         Nat::On => true,
         Nat::Off => false,
     }
-}
-
-fn is_private_v4(net: Ipv4Addr) -> bool {
-    // RFC 1918, and RFC 6598 (100.64.0.0/10).
-    net.is_private() || (net.octets()[0] == 100 && net.octets()[1] & 0xc0 == 64)
-}
-
-fn is_ula(net: Ipv6Addr) -> bool {
-    net.octets()[0] & 0xfe == 0xfc
 }
 
 const CONFIG: &str = "hub.toml";

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use hawser_config::identity::KeyHash;
-use hawser_config::{HubConfig, WaypointFor};
+use hawser_config::{ClientNames, HubConfig};
 use hawser_control::enrolment::LOOK;
 use hawser_control::enrolment::SharedStore;
 use hawser_control::peer::{GuestEvent, GuestNews, Outbox};
@@ -47,7 +47,7 @@ use rules::{Due, Rules, SetRules, Then};
 #[derive(Clone, Debug)]
 pub(crate) struct Policy {
     isolation: Isolation,
-    allowed: WaypointFor,
+    allowed: ClientNames,
 }
 
 impl Policy {

@@ -15,7 +15,9 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use crate::isolation::{Net, Service};
+use hawser_units::Net;
+
+use crate::isolation::Service;
 use crate::nft::{self, family, version};
 
 /// The name of the table.

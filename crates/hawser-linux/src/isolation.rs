@@ -20,46 +20,12 @@ use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
+use hawser_units::Net;
+
 use crate::nft::{family, version};
 
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
-
-/// A network: address and prefix length.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Net {
-    /// Its first address.
-    pub address: IpAddr,
-    /// Its prefix length, bits.
-    pub prefix: u8,
-}
-
-impl Net {
-    /// The network of that address and prefix length.
-    #[must_use]
-    pub fn new(address: impl Into<IpAddr>, prefix: u8) -> Self {
-        Self {
-            address: address.into(),
-            prefix,
-        }
-    }
-
-    /// Whether the address lies in it.
-    #[must_use]
-    pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address) {
-            (IpAddr::V4(net), IpAddr::V4(address)) => {
-                let differ = net.to_bits() ^ address.to_bits();
-                differ.checked_shr(32 - u32::from(self.prefix)).unwrap_or(0) == 0
-            }
-            (IpAddr::V6(net), IpAddr::V6(address)) => {
-                let differ = net.to_bits() ^ address.to_bits();
-                differ.checked_shr(128 - u32::from(self.prefix)).unwrap_or(0) == 0
-            }
-            (IpAddr::V4(_), IpAddr::V6(_)) | (IpAddr::V6(_), IpAddr::V4(_)) => false,
-        }
-    }
-}
 
 /// Something on the hub itself that clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,6 +98,22 @@ pub struct Isolation {
     pub from: Vec<Net>,
     /// Ports of the hub that belong to the client with that address.
     pub ports: Vec<(Service, IpAddr)>,
+    /// Subnets that lie behind clients.
+    pub subnets: Vec<LedSubnet>,
+    /// The hub's addresses under which they go out, by family; where there is none, the first of
+    /// the interface that a packet leaves by.
+    pub lent: Vec<IpAddr>,
+}
+
+/// A subnet that the hub leads to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LedSubnet {
+    /// Its addresses.
+    pub net: Net,
+    /// Who among clients, and behind them, begins connections to it.
+    pub guests: Vec<Net>,
+    /// Whether it goes out under the hub's address.
+    pub is_hidden: bool,
 }
 
 impl Isolation {
@@ -175,7 +157,7 @@ chain forward {{
   oifname \"{interface}\" goto to_clients
 }}
 chain from_clients {{
-  oifname \"{interface}\" {each_other}
+{}  oifname \"{interface}\" {each_other}
   ct state established,related accept
 {}{}  ip daddr {{ {} }} drop
   ip6 daddr {{ {} }} drop
@@ -185,7 +167,8 @@ chain to_clients {{
   ct state established,related accept
 {}{}  drop
 }}
-{}",
+{}{}",
+            self.subnet_rules(),
             rules("daddr", &self.networks),
             self.resolver_rules(),
             PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
@@ -193,8 +176,38 @@ chain to_clients {{
             rules("saddr", &self.from),
             self.port_rules(),
             self.translation(),
+            self.lending(),
         );
         text
+    }
+
+    /// Who reaches the subnets of clients from other clients.
+    fn subnet_rules(&self) -> String {
+        let interface = &self.interface;
+        let mut text = String::new();
+        for LedSubnet { net, guests, .. } in &self.subnets {
+            let ip = family(net.address);
+            let is_alike = |guest: &&Net| guest.address.is_ipv6() == net.address.is_ipv6();
+            for guest in guests.iter().filter(is_alike) {
+                let _ = write!(
+                    text,
+                    "  oifname \"{interface}\" {ip} saddr {guest} {ip} daddr {net} accept
+  oifname \"{interface}\" {ip} saddr {net} {ip} daddr {guest} ct state established,related accept
+"
+                );
+            }
+        }
+        text
+    }
+
+    /// What goes out under the hub's address beside the pools.
+    fn lending(&self) -> String {
+        let hidden = self.subnets.iter().filter(|subnet| subnet.is_hidden);
+        let hidden: Vec<_> = hidden.map(|subnet| subnet.net).collect();
+        if hidden.is_empty() {
+            return String::new();
+        }
+        masquerade(&self.interface, &hidden, &self.lent)
     }
 
     fn port_rules(&self) -> String {
@@ -239,6 +252,24 @@ chain to_clients {{
     }
 }
 
+/// The chain with which a hub lends its address to networks behind its interface: the one of
+/// `addresses` that is of the network's family, and otherwise the first of the interface that a
+/// packet leaves by.
+#[must_use]
+pub fn masquerade(interface: &str, nets: &[Net], addresses: &[IpAddr]) -> String {
+    let rule = |net: &Net| {
+        let ip = family(net.address);
+        let is_alike = |address: &&IpAddr| address.is_ipv6() == net.address.is_ipv6();
+        let how = match addresses.iter().find(is_alike) {
+            Some(address) => format!("snat {ip} to {address}"),
+            None => "masquerade".to_owned(),
+        };
+        format!("  {ip} saddr {net} oifname != \"{interface}\" {how}\n")
+    };
+    let rules: String = nets.iter().map(rule).collect();
+    format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{rules}}}\n")
+}
+
 /// Whether an address is for a network of its own, or for no host at all.
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
@@ -249,10 +280,7 @@ pub fn is_private(address: IpAddr) -> bool {
 
 /// One rule each: networks may overlap.
 fn rules(which: &str, nets: &[Net]) -> String {
-    let rule = |net: &Net| {
-        let Net { address, prefix } = net;
-        format!("  {} {which} {address}/{prefix} accept\n", family(*address))
-    };
+    let rule = |net: &Net| format!("  {} {which} {net} accept\n", family(net.address));
     nets.iter().map(rule).collect()
 }
 
@@ -294,8 +322,7 @@ mod tests {
     use super::*;
 
     fn net(text: &str) -> Net {
-        let (address, prefix) = text.split_once('/').unwrap();
-        Net::new(address.parse::<IpAddr>().unwrap(), prefix.parse().unwrap())
+        text.parse().unwrap()
     }
 
     fn isolation() -> Isolation {
@@ -309,6 +336,8 @@ mod tests {
             networks: vec![],
             from: vec![],
             ports: vec![],
+            subnets: vec![],
+            lent: vec![],
         }
     }
 
@@ -328,9 +357,23 @@ mod tests {
             ]
             .map(|(service, to)| (service, to.parse().unwrap()))
             .to_vec(),
+            subnets: ["192.168.50.0/24", "fd00:50::/64"]
+                .map(|text| LedSubnet {
+                    net: net(text),
+                    guests: ["100.96.0.3/32", "fd00:1::3/128", "192.168.60.0/24"]
+                        .map(net)
+                        .to_vec(),
+                    is_hidden: true,
+                })
+                .to_vec(),
+            lent: vec!["203.0.113.1".parse().unwrap()],
             ..isolation()
         };
-        crate::direct::tests::nft_takes(ISOLATION_TABLE, &everything.body());
+        let body = everything.body();
+        assert!(body.contains("ip saddr 192.168.50.0/24 oifname != \"hawserhub0\" snat ip to 203.0.113.1"));
+        assert!(body.contains("ip6 saddr fd00:50::/64 oifname != \"hawserhub0\" masquerade"));
+        assert!(!body.contains("ip saddr fd00") && !body.contains("ip6 saddr 192"));
+        crate::direct::tests::nft_takes(ISOLATION_TABLE, &body);
     }
 
     #[test]
@@ -369,14 +412,5 @@ mod tests {
         ] {
             assert!(!allows(no), "{no}");
         }
-    }
-
-    #[test]
-    fn a_network_knows_its_addresses() {
-        assert!(net("0.0.0.0/0").contains("255.0.0.1".parse().unwrap()));
-        assert!(net("::/0").contains("ff::".parse().unwrap()));
-        assert!(!net("::/0").contains("1.2.3.4".parse().unwrap()));
-        assert!(net("10.0.0.7/32").contains("10.0.0.7".parse().unwrap()));
-        assert!(!net("10.0.0.7/32").contains("10.0.0.6".parse().unwrap()));
     }
 }

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use futures_util::{Stream, StreamExt, TryStreamExt};
+use hawser_units::Net;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, State};
@@ -420,32 +421,45 @@ fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
 /// One change of a network comes as a burst of announcements, which is over within this time.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// Whether two subnets have an address in common.
-#[must_use]
-pub fn overlap(a: (IpAddr, u8), b: (IpAddr, u8)) -> bool {
-    let bits = |address: IpAddr| match address {
-        IpAddr::V4(v4) => (u128::from(v4.to_bits()) << 96, false),
-        IpAddr::V6(v6) => (v6.to_bits(), true),
-    };
-    let ((a_bits, a_v6), (b_bits, b_v6)) = (bits(a.0), bits(b.0));
-    let shared = u32::from(a.1.min(b.1));
-    a_v6 == b_v6 && (a_bits ^ b_bits).checked_shr(128 - shared).unwrap_or(0) == 0
+/// The networks that interfaces are in, each with the interface's index.
+///
+/// # Errors
+/// The kernel does not answer.
+pub async fn subnets(handle: &Handle) -> Result<Vec<(u32, Net)>, rtnetlink::Error> {
+    let mut found = Vec::new();
+    let mut addresses = handle.address().get().execute();
+    while let Some(address) = addresses.try_next().await? {
+        let (index, prefix) = (address.header.index, address.header.prefix_len);
+        let own = |attribute: &AddressAttribute| {
+            if let AddressAttribute::Address(own) = attribute {
+                Some(*own)
+            } else {
+                None
+            }
+        };
+        let own = address.attributes.iter().find_map(own);
+        found.extend(own.map(|own| (index, Net::new(own, prefix))));
+    }
+    Ok(found)
+}
+
+/// The networks that the interfaces of such names are in.
+///
+/// # Errors
+/// There is no netlink socket, or the kernel does not answer.
+pub async fn subnets_of(is_meant: impl Fn(&str) -> bool) -> io::Result<Vec<Net>> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let connection = crate::tasks::spawn(connection);
+    let found = subnets(&handle).await.map_err(io::Error::other);
+    connection.abort();
+    let is_meant = |index: &u32| crate::tap::device_name(*index).is_none_or(|name| is_meant(&name));
+    let meant = found?.into_iter().filter(|(index, _)| is_meant(index));
+    Ok(meant.map(|(_, net)| net).collect())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn finds_overlapping_subnets() {
-        let net = |text: &str, prefix| (text.parse().unwrap(), prefix);
-        assert!(overlap(net("100.96.0.2", 16), net("100.96.3.7", 24)));
-        assert!(overlap(net("10.0.0.1", 8), net("10.200.0.1", 24)));
-        assert!(!overlap(net("100.96.0.2", 16), net("100.97.0.1", 24)));
-        assert!(!overlap(net("100.96.0.2", 16), net("fd00::1", 64)));
-        assert!(overlap(net("fd00::1", 64), net("fd00::ffff", 64)));
-        assert!(overlap(net("0.0.0.0", 0), net("10.0.0.1", 8)));
-    }
 
     fn network(name: &str, mtu: u32) -> Network {
         Network {

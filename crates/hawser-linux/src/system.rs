@@ -6,6 +6,7 @@ mod bridge_port;
 pub(crate) mod error;
 mod kill_switch;
 mod lease;
+mod led_subnets;
 mod member_routes;
 mod multipath;
 mod network_tables;
@@ -14,7 +15,7 @@ mod stations;
 
 use std::ffi::CString;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -526,33 +527,6 @@ pub fn drop_nft_table(table: &str) {
     if let Err(error) = drop_table(table) {
         tracing::debug!(%error, table, "a table is not deleted");
     }
-}
-
-/// The table with which a hub lends its address to its clients: the one of `addresses` that is of
-/// the client's family, and otherwise the first of the interface that a packet leaves by.
-#[must_use]
-pub fn masquerade(
-    interface: &str,
-    v4: Option<(Ipv4Addr, u8)>,
-    v6: Option<(Ipv6Addr, u8)>,
-    addresses: &[IpAddr],
-) -> String {
-    let rule = |family: &str, net: String, address: Option<&IpAddr>| {
-        let how = address.map_or("masquerade".to_owned(), |address| {
-            format!("snat {family} to {address}")
-        });
-        format!("  {family} saddr {net} oifname != \"{interface}\" {how}\n")
-    };
-    let v4 = v4.map(|(net, prefix)| {
-        let address = addresses.iter().find(|address| address.is_ipv4());
-        rule("ip", format!("{net}/{prefix}"), address)
-    });
-    let v6 = v6.map(|(net, prefix)| {
-        let address = addresses.iter().find(|address| address.is_ipv6());
-        rule("ip6", format!("{net}/{prefix}"), address)
-    });
-    let (v4, v6) = (v4.unwrap_or_default(), v6.unwrap_or_default());
-    format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{v4}{v6}}}")
 }
 
 fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {

@@ -297,7 +297,12 @@ impl Joining {
     fn carry_out(&mut self) {
         while let Some(want) = self.driver.poll(|_| None) {
             match want {
-                Want::Begun(_) | Want::Opened(..) | Want::Leave | Want::OtherHubs | Want::Receipt(_) => {}
+                Want::Begun(_)
+                | Want::Opened(..)
+                | Want::Leave
+                | Want::OtherHubs
+                | Want::Subnets
+                | Want::Receipt(_) => {}
                 Want::Silent => self.lose_line("no answer from the other box"),
                 Want::Rekey => self.rekey(),
                 Want::Renew => {

@@ -5,10 +5,12 @@
 //! one.
 #![forbid(unsafe_code)]
 
+mod net;
 mod rate;
 mod time;
 
 pub use core::time::Duration;
+pub use net::Net;
 pub use rate::{MeasuredRate, PredictedRate, Rate};
 pub use time::Instant;
 

@@ -18,6 +18,8 @@
 //! Source: the words of RFC 5795 (ROHC); the fields of RFC 6846 section 6 that are static or
 //! inferred within a train of segments.
 
+use std::net::IpAddr;
+
 use hawser_units::Sequence;
 
 use crate::frame::Format;
@@ -156,6 +158,19 @@ impl Contexts {
         context.protocol = summary.key.protocol;
         context.segment = (len - headers_len) as u16;
         context.bytes[..headers_len].copy_from_slice(&headers[..headers_len]);
+    }
+
+    /// Forgets the contexts of packets from other sources than these.
+    pub fn keep_sources(&mut self, is_kept: impl Fn(IpAddr) -> bool) {
+        for slot in &mut self.slots {
+            let source = slot.as_ref().and_then(|context| {
+                let headers = &context.bytes[..usize::from(context.headers_len)];
+                Some(self.format.parse(headers)?.key.source)
+            });
+            if !source.is_some_and(&is_kept) {
+                *slot = None;
+            }
+        }
     }
 
     /// The headers of a compressed packet with `payload` bytes; `None` when its context is not the

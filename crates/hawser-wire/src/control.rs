@@ -15,6 +15,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use hawser_units::Net;
+
 use crate::airtime::Airtime;
 use crate::data::Class;
 use crate::frame::Format;
@@ -32,6 +34,8 @@ pub const VERSION: u16 = 1;
 pub const TOKEN_LEN: usize = 16;
 /// Most resolver addresses in a [`Welcome`].
 pub const MAX_DNS: usize = 8;
+/// Most subnets that a hub leads to one client.
+pub const MAX_SUBNETS: usize = 16;
 
 /// The names of all schedulers, as in configuration and in [`Message::SetScheduler`];
 /// `hawser_proto::scheduler` has them.
@@ -128,6 +132,9 @@ pub enum Message {
     },
     /// Hub: what a neighbour has carried of the session so far.
     Receipt(Box<Receipt>),
+    /// Hub: the subnets that it leads to this client, all of them: at most [`MAX_SUBNETS`]. What
+    /// has an address of theirs is let through as it is. None until it is said.
+    Subnets(Vec<Net>),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
@@ -267,6 +274,7 @@ impl Message {
                 path: r.u16()?,
                 preference: Preference::parse(r)?,
             },
+            20 => Self::Subnets(parse_subnets(r)?),
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -326,6 +334,14 @@ impl Message {
                 out.push(18);
                 receipt.emit(out);
             }
+            Self::Subnets(subnets) => {
+                let subnets = &subnets[..subnets.len().min(MAX_SUBNETS)];
+                out.extend_from_slice(&[20, subnets.len() as u8]);
+                for Net { address, prefix } in subnets {
+                    put_address(out, *address);
+                    out.push(*prefix);
+                }
+            }
             Self::Prefer { path, preference } => {
                 put_path(out, 19, *path, &[]);
                 preference.emit(out);
@@ -333,6 +349,20 @@ impl Message {
             Self::Unknown(kind) => out.push(*kind),
         }
     }
+}
+
+/// Host bits are dropped.
+fn parse_subnets(r: &mut Reader<'_>) -> Result<Vec<Net>, ParseError> {
+    let count = usize::from(r.u8()?);
+    if count > MAX_SUBNETS {
+        return Err(ParseError::Field("subnets"));
+    }
+    let subnet = |_| {
+        let address = r.address()?;
+        let net = Net::new(address, r.prefix(Net::host(address).prefix)?);
+        Ok(Net::new(net.first(), net.prefix))
+    };
+    (0..count).map(subnet).collect()
 }
 
 impl Hello {
@@ -443,19 +473,23 @@ impl Welcome {
         let dns = &self.dns[..self.dns.len().min(MAX_DNS)];
         out.push(dns.len() as u8);
         for address in dns {
-            match address {
-                IpAddr::V4(v4) => {
-                    out.push(4);
-                    out.extend_from_slice(&v4.octets());
-                }
-                IpAddr::V6(v6) => {
-                    out.push(6);
-                    out.extend_from_slice(&v6.octets());
-                }
-            }
+            put_address(out, *address);
         }
         out.extend_from_slice(&self.hub_mtu.to_be_bytes());
         out.push(self.cipher as u8);
+    }
+}
+
+fn put_address(out: &mut Vec<u8>, address: IpAddr) {
+    match address {
+        IpAddr::V4(v4) => {
+            out.push(4);
+            out.extend_from_slice(&v4.octets());
+        }
+        IpAddr::V6(v6) => {
+            out.push(6);
+            out.extend_from_slice(&v6.octets());
+        }
     }
 }
 
@@ -530,6 +564,13 @@ mod tests {
         )
     }
 
+    fn subnet() -> impl Strategy<Value = Net> {
+        (any::<IpAddr>(), any::<u8>()).prop_map(|(address, prefix)| {
+            let net = Net::new(address, prefix % (Net::host(address).prefix + 1));
+            Net::new(net.first(), net.prefix)
+        })
+    }
+
     fn limit() -> impl Strategy<Value = Limit> {
         let rate = any::<u64>().prop_map(Rate::from_bps);
         let quota = any::<u64>().prop_map(Bytes);
@@ -597,6 +638,7 @@ mod tests {
             Just(Message::RekeyWanted),
             Just(Message::Leave),
             other_hub(),
+            proptest::collection::vec(subnet(), 0..=MAX_SUBNETS).prop_map(Message::Subnets),
             limit().prop_map(Message::Limit),
             (any::<u16>(), proptest::option::of(airtime()))
                 .prop_map(|(path, airtime)| Message::Airtime { path, airtime }),

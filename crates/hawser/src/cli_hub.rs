@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use hawser_config::invitation::HubAddress;
-use hawser_config::{self as config, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl};
-use hawser_control::enrolment::{MonthSum, Standing};
+use hawser_config::{
+    self as config, AnyNet, ClientNames, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl,
+};
+use hawser_control::enrolment::{MonthSum, Standing, Subnet};
 use hawser_host::run_dir::Role;
 use hawser_hub::{self as hub, HubInit, HubOptions};
 use hawser_linux::confine::Duty;
@@ -68,6 +70,12 @@ enum HubCommand {
     /// the same port of the client. A client that is a gateway hands them on to a machine behind it
     /// by a table [[port_forward]] of its client.toml.
     Forward(ForwardArgs),
+    /// Leads a subnet behind a client to it: its machines keep their addresses in the tunnel.
+    ///
+    /// The client names the subnet too, as subnets = ["192.168.50.0/24"] in its client.toml. Its
+    /// machines are reached from this hub, from networks that [reach], from in hub.toml names, and
+    /// by clients named with --for, and those behind them.
+    Subnet(SubnetArgs),
     Limit(LimitArgs),
     /// Runs the hub in the foreground.
     Run(RunArgs),
@@ -172,6 +180,26 @@ struct ForwardArgs {
 }
 
 #[derive(Debug, clap::Args)]
+struct SubnetArgs {
+    /// The client's name.
+    name: String,
+    /// The subnet, such as 192.168.50.0/24 or fd00:50::/64.
+    #[arg(value_name = "SUBNET", value_parser = subnet_of)]
+    subnet: AnyNet,
+    /// A client that begins connections to it, or * for all. May be repeated; replaces those before.
+    #[arg(long = "for", value_name = "NAME")]
+    guests: Vec<String>,
+    /// Takes it away again.
+    #[arg(long, conflicts_with = "guests")]
+    off: bool,
+    /// Prints the result as JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Debug, clap::Args)]
 struct RunArgs {
     #[command(flatten)]
     places: Places,
@@ -189,6 +217,11 @@ fn net6(text: &str) -> Result<Net6, String> {
     text.parse().map_err(|()| {
         "an IPv6 network of prefix length 16 to 96 without host bits, such as fd12:3456:789a::/64".to_owned()
     })
+}
+
+fn subnet_of(text: &str) -> Result<AnyNet, String> {
+    text.parse()
+        .map_err(|()| "a subnet without host bits, such as 192.168.50.0/24 or fd00:50::/64".to_owned())
 }
 
 fn store_url(text: &str) -> Result<StoreUrl, String> {
@@ -221,6 +254,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
         HubCommand::Drain(args) => drain(&args)?,
         HubCommand::Forward(args) => forward(&args)?,
+        HubCommand::Subnet(args) => subnet(args)?,
         HubCommand::Limit(args) => cli_limit::run(&args)?,
         HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
@@ -297,6 +331,26 @@ fn forward(args: &ForwardArgs) -> anyhow::Result<()> {
     )
 }
 
+fn subnet(args: SubnetArgs) -> anyhow::Result<()> {
+    let subnet = Subnet {
+        net: args.subnet.0,
+        guests: ClientNames::new(args.guests).map_err(anyhow::Error::msg)?,
+    };
+    let (name, net) = (&args.name, subnet.net);
+    runtime()?.block_on(hub::subnet(&args.places.dir, name, &subnet, !args.off))?;
+    let to = if args.off { "nobody" } else { name };
+    let next = if args.off {
+        String::new()
+    } else {
+        format!("\nnext: on {name}, in client.toml: forward = true and subnets = [\"{net}\"]")
+    };
+    print(
+        args.json,
+        || json!({ "version": 1, "client": name, "subnet": subnet.to_string(), "on": !args.off }),
+        &format!("{net} leads to {to}{next}"),
+    )
+}
+
 fn load(places: &Places) -> anyhow::Result<HubConfig> {
     let path = places.dir.join("hub.toml");
     if !path.exists() {
@@ -350,19 +404,28 @@ fn table(list: &Value) -> String {
             } else {
                 client["state"].as_str().unwrap_or("?")
             };
+            let words = |of: &Value| {
+                let words = of.as_array().into_iter().flatten().filter_map(Value::as_str);
+                words.collect::<Vec<_>>().join(", ")
+            };
             vec![
                 client["name"].as_str().unwrap_or("?").to_owned(),
                 state.to_owned(),
                 cap_of(&client["limits"]),
                 quota_of(&client["limits"]),
                 inner.join(" "),
+                words(&client["subnets"]),
             ]
         })
         .collect();
     let clients = if rows.is_empty() {
         "no clients yet: `hawser hub invite NAME` prints an invitation".to_owned()
     } else {
-        columns(&["client", "state", "cap", "quota", "inner addresses"], &rows, "")
+        columns(
+            &["client", "state", "cap", "quota", "inner addresses", "subnets"],
+            &rows,
+            "",
+        )
     };
     match list["hubs"].as_array() {
         Some(hubs) => format!("{clients}\n\n{}", table_of_hubs(hubs)),

@@ -12,7 +12,7 @@ use hawser_host::lines::{Line, lines};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, wifi};
+use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, subnets, wifi};
 use crate::Which;
 use crate::amounts::{bytes, cap_of, quota_of, rate};
 use crate::guests::print;
@@ -220,6 +220,7 @@ fn render_client(status: &Value) -> String {
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&over_tls(status));
+    out.push_str(&subnets(&status["subnets"]));
     out.push_str(&preferences(&status["networks"]));
     out.push_str(&table(status, "network"));
     out.push_str(&past_the_hub(&status["direct"]));

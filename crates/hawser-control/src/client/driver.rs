@@ -64,6 +64,8 @@ pub enum Want {
     Leave,
     /// The hub has named the others of its fleet.
     OtherHubs,
+    /// The hub has said which subnets it leads here.
+    Subnets,
     /// The other side ended the connection.
     Closed(CloseReason),
 }
@@ -327,6 +329,7 @@ impl Driver {
             ClientAction::Leave => Some(Want::Leave),
             ClientAction::Receipt(receipt) => Some(Want::Receipt(receipt)),
             ClientAction::NameHubs => Some(Want::OtherHubs),
+            ClientAction::Subnets => Some(Want::Subnets),
             ClientAction::Closed(reason) => Some(Want::Closed(reason)),
         }
     }

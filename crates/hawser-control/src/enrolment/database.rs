@@ -311,7 +311,7 @@ impl Records for Database {
 
 /// What has changed after a number.
 const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone, \
-                       cap_bps, quota_bytes FROM hawser_client WHERE changed > $1";
+                       cap_bps, quota_bytes, subnets FROM hawser_client WHERE changed > $1";
 
 /// Rows that have changed become what is known.
 fn take_in(known: &mut Known, rows: Vec<Row>) {
@@ -342,6 +342,8 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
         Ok(HubService(port)) => Ok(port),
         Err(()) => bail!("{text:?} is no port"),
     };
+    let subnets: String = row.try_get(10)?;
+    let subnet = |text: &str| text.parse().map_err(anyhow::Error::msg);
     let client = Client {
         inner_v4: row.try_get::<_, String>(1)?.parse()?,
         inner_v6: row
@@ -352,6 +354,10 @@ fn read_row(row: &Row) -> anyhow::Result<(String, Option<Client>)> {
         token: key(4)?.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(expires.unsigned_abs()),
         ports: ports.split_terminator(',').map(port).collect::<Result<_, _>>()?,
+        subnets: subnets
+            .split_terminator(',')
+            .map(subnet)
+            .collect::<Result<_, _>>()?,
         limits: ClientLimits {
             cap: own(row.try_get(8)?, Rate::from_bps),
             quota: own(row.try_get(9)?, Bytes),
@@ -383,16 +389,19 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
         Edit::Put(client) => {
             let expires = client.expires.duration_since(UNIX_EPOCH).unwrap_or_default();
             let ports: Vec<_> = client.ports.iter().map(ToString::to_string).collect();
+            let subnets: Vec<_> = client.subnets.iter().map(ToString::to_string).collect();
             transaction
                 .execute(
                     "INSERT INTO hawser_client \
                      (name, inner_v4, inner_v6, key, token, expires_unix_s, ports, changed, is_gone, \
-                     cap_bps, quota_bytes) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10) \
+                     cap_bps, quota_bytes, subnets) \
+                     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, false, $9, $10, $11) \
                      ON CONFLICT (name) DO UPDATE SET inner_v4 = excluded.inner_v4, \
                      inner_v6 = excluded.inner_v6, key = excluded.key, token = excluded.token, \
                      expires_unix_s = excluded.expires_unix_s, ports = excluded.ports, \
                      changed = excluded.changed, is_gone = false, \
-                     cap_bps = excluded.cap_bps, quota_bytes = excluded.quota_bytes",
+                     cap_bps = excluded.cap_bps, quota_bytes = excluded.quota_bytes, \
+                     subnets = excluded.subnets",
                     &[
                         &client.name,
                         &client.inner_v4.to_string(),
@@ -404,12 +413,13 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                         &change,
                         &column(client.limits.cap.map(Rate::as_bps)),
                         &column(client.limits.quota.map(|quota| quota.0)),
+                        &subnets.join(","),
                     ],
                 )
                 .await?;
         }
         Edit::Remove(name) => {
-            let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', \
+            let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', subnets = '', \
                         changed = $2 WHERE name = $1 AND NOT is_gone";
             if transaction.execute(gone, &[name, &change]).await? == 0 {
                 return Err(Fault::Decided(unknown(name)));

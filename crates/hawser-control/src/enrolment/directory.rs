@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use super::limits::Own;
 use super::records::{Decide, Edit, Known, Records, unknown};
-use super::{Client, ClientLimits};
+use super::{Client, ClientLimits, Subnet};
 
 /// The file of a client.
 #[derive(Serialize, Deserialize)]
@@ -46,6 +46,9 @@ struct ClientFile {
     /// The hub's ports that lead to it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     ports: Vec<HubService>,
+    /// What lies behind it and keeps its addresses, each with who begins connections to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    subnets: Vec<Subnet>,
     /// `none`, or a rate; as the hub has it for all unless set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cap: Option<String>,
@@ -168,6 +171,7 @@ impl Directory {
                 .duration_since(UNIX_EPOCH)
                 .map_or(0, |d| d.as_secs()),
             ports: client.ports.iter().copied().map(HubService).collect(),
+            subnets: client.subnets.clone(),
             cap: written(client.limits.cap, |cap| format!("{}bit", cap.as_bps())),
             quota: written(client.limits.quota, |quota| format!("{}B", quota.0)),
         };
@@ -264,6 +268,7 @@ fn read_client(name: &str, path: &Path) -> anyhow::Result<Client> {
         token: token.map(|hash| hash.0),
         expires: UNIX_EPOCH + Duration::from_secs(file.expires_unix_s),
         ports: file.ports.iter().map(|port| port.0).collect(),
+        subnets: file.subnets,
         limits: ClientLimits {
             cap: read(file.cap.as_deref(), |text| Some(text.parse::<Speed>().ok()?.0)).with_context(place)?,
             quota: read(file.quota.as_deref(), |text| {

@@ -2,7 +2,8 @@ use std::fs::{self, File};
 
 use data_encoding::HEXLOWER;
 use futures_util::FutureExt;
-use hawser_units::Rate;
+use hawser_units::{Net, Rate};
+use hawser_wire::control::MAX_SUBNETS;
 
 use super::directory::{Stamp, TICK};
 use super::*;
@@ -453,6 +454,73 @@ fn a_port_leads_to_one_client_and_is_remembered() {
     store.set_port("alice", port, false).unwrap();
     store.set_port("bob", port, true).unwrap();
     assert_eq!(store.ports()[0].1, store.by_name("bob").unwrap().inner()[0]);
+}
+
+#[test]
+fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
+    let (dir, mut store) = store(16);
+    let now = SystemTime::now();
+    for name in ["alice", "bob", "carol"] {
+        store.invite(name, WEEK, now).unwrap();
+    }
+    let subnet = |text: &str| text.parse::<Subnet>().unwrap();
+    store
+        .set_subnet("alice", &subnet("192.168.7.0/24"), true)
+        .unwrap();
+    store
+        .set_subnet("alice", &subnet("192.168.7.0/24 bob"), true)
+        .unwrap();
+    store.set_subnet("bob", &subnet("fd00:9::/64 *"), true).unwrap();
+    let mut refused = |name: &str, text: &str| {
+        let error = store.set_subnet(name, &subnet(text), true);
+        error.unwrap_err().to_string()
+    };
+    assert!(refused("bob", "192.168.0.0/16").contains("leads to alice"));
+    assert!(refused("alice", "192.168.7.128/25").contains("leads to alice"));
+    assert!(refused("bob", "100.96.128.0/17").contains("own addresses"));
+    assert!(refused("dave", "10.0.0.0/8").contains("no client is called dave"));
+    for none in [
+        "0.0.0.0/0",
+        "10.0.0.0/7",
+        "127.0.0.0/8",
+        "240.0.0.0/8",
+        "fe80::/64",
+        "::/8",
+    ] {
+        assert!(refused("bob", none).contains("no subnet of hosts"), "{none}");
+    }
+    let reopened = ClientStore::open(&dir.path().join("clients"), pool(16)).unwrap();
+    let nets = |store: &ClientStore, name: &str| {
+        let inner = store.by_name(name).unwrap().inner();
+        inner.into_iter().map(Net::host).collect::<Vec<_>>()
+    };
+    let [alice, bob, carol] = ["alice", "bob", "carol"].map(|name| nets(&reopened, name));
+    let (first, second) = (subnet("192.168.7.0/24").net, subnet("fd00:9::/64").net);
+    assert_eq!(
+        reopened.subnets(),
+        [
+            (first, [&bob[..], &[second]].concat()),
+            (second, [&alice[..], &[first], &bob, &[second], &carol].concat()),
+        ]
+    );
+    for last in 0..MAX_SUBNETS {
+        let one = subnet(&format!("10.{last}.0.0/16"));
+        store.set_subnet("carol", &one, true).unwrap();
+    }
+    let many = store.set_subnet("carol", &subnet("10.200.0.0/16"), true);
+    assert!(many.unwrap_err().to_string().contains("is the most"));
+    store
+        .set_subnet("alice", &subnet("192.168.7.0/24"), false)
+        .unwrap();
+    assert!(
+        store
+            .set_subnet("alice", &subnet("192.168.7.0/24"), false)
+            .is_err()
+    );
+    store.set_subnet("bob", &subnet("192.168.0.0/16"), true).unwrap();
+    for wrong in ["", "bob", "10.0.0.0/8 Bob!", "10.0.0.1/8"] {
+        assert!(wrong.parse::<Subnet>().is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

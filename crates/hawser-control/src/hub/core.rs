@@ -21,7 +21,7 @@ use hawser_config::identity::{KeyHash, random};
 use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
-use hawser_units::PathId;
+use hawser_units::{Net, PathId};
 use hawser_wire::control::{
     self, Cipher, CloseReason, Hello, Limit, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
 };
@@ -60,6 +60,8 @@ pub(super) struct Session {
     pub(super) name: String,
     pub(super) key: KeyHash,
     pub(super) inner: Vec<IpAddr>,
+    /// What is led to it beside them.
+    pub(super) subnets: Vec<Net>,
     pub(super) machine: HubSession,
     pub(super) epoch: u8,
     pub(super) link: Option<Link>,
@@ -278,6 +280,8 @@ impl Core {
         // A session begins without a limit on both sides.
         entry.is_told = !entry.has_heard && entry.limit == Limit::Unlimited;
         entry.hold_to(session, self.limits.of(client), &self.orders);
+        entry.lead(session, client.nets(), &self.orders);
+        entry.tell_subnets();
         name_hubs(&sender, &self.store.other_hubs());
         if self.is_draining {
             let _ = sender.try_send(Message::Leave);
@@ -369,6 +373,7 @@ impl Core {
             name: client.name.clone(),
             key,
             inner: client.inner(),
+            subnets: Vec::new(),
             machine: HubSession::new(),
             epoch: 0,
             link: None,
@@ -441,6 +446,7 @@ impl Core {
             self.end_session(session, reason);
         }
         self.limit_sessions();
+        self.lead_subnets();
     }
 
     fn end_sessions_of(&mut self, name: &str, reason: CloseReason) {
@@ -641,6 +647,7 @@ impl Core {
                 connected: session.is_some_and(|(_, connected)| *connected),
                 session: session.map(|(id, _)| *id),
                 inner: client.inner(),
+                subnets: client.subnets.clone(),
                 limits: self.limits.standing(client),
                 replaced: self
                     .accounts

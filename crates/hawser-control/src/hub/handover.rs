@@ -48,6 +48,7 @@ impl Core {
             name: control.client,
             key,
             inner: control.inner,
+            subnets: Vec::new(),
             machine,
             epoch: control.epoch,
             link: None,
@@ -80,6 +81,7 @@ impl Core {
         let limit = self.limits.of(&client);
         if let Some(entry) = self.sessions.get_mut(&session.0) {
             entry.hold_to(session.0, limit, &self.orders);
+            entry.lead(session.0, client.nets(), &self.orders);
         }
         true
     }

@@ -364,6 +364,10 @@ fn control() -> Seeds {
             key: [7; 32],
             endpoints: vec!["hub2.example.org:443".to_owned()],
         }),
+        Message::Subnets(vec![
+            "192.168.50.0/24".parse().expect("a subnet"),
+            "fd00:50::/64".parse().expect("a subnet"),
+        ]),
         Message::PathClose { path: 1 },
         Message::Close(CloseReason::Shutdown),
     ];

@@ -27,7 +27,7 @@ fn pool() -> Pool {
 fn policy(more: &str) -> Policy {
     let text = format!("endpoints = [\"h:1\"]\npool = \"100.96.0.0/16\"\n{more}");
     let config: HubConfig = hawser_config::parse(std::path::Path::new("hub.toml"), &text).unwrap();
-    Policy::new(config.isolation(Vec::new()), &config)
+    Policy::new(config.isolation(Vec::new(), Vec::new()), &config)
 }
 
 /// Nft takes 30 ms.

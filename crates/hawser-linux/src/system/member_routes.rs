@@ -7,15 +7,14 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
-use futures_util::TryStreamExt;
-use rtnetlink::packet_route::address::AddressAttribute;
+use hawser_units::Net;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteType};
 use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
 
 use super::network_tables::{empty_route, route, table, to_table};
 use super::{PRIORITY, System, SystemError, refused};
-use crate::isolation::Net;
 use crate::journal::Entry;
+use crate::netlink;
 
 /// An address of a hub inside of GRE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +45,8 @@ impl System {
             return Ok(());
         }
         self.enter(table_entry)?;
-        let subnets = self.subnets().await?;
+        let failed = |source| refused("list addresses".to_owned(), source);
+        let subnets = netlink::subnets(&self.handle).await.map_err(failed)?;
         let mut routes = Vec::new();
         for way in wanted {
             let near = |(_, subnet): &&(u32, Net)| subnet.contains(IpAddr::from(way.member));
@@ -70,26 +70,6 @@ impl System {
         }
         self.replace_routes(NUMBER, routes).await?;
         self.enter_rule(Entry::MemberRule, rule()).await
-    }
-
-    /// The IPv4 networks that interfaces are in, each with the interface's index.
-    async fn subnets(&self) -> Result<Vec<(u32, Net)>, SystemError> {
-        let mut found = Vec::new();
-        let mut addresses = self.handle.address().get().execute();
-        let failed = |source| refused("list addresses".to_owned(), source);
-        while let Some(address) = addresses.try_next().await.map_err(failed)? {
-            let (index, prefix) = (address.header.index, address.header.prefix_len);
-            let own = |attribute: &AddressAttribute| {
-                if let AddressAttribute::Address(IpAddr::V4(own)) = attribute {
-                    Some(*own)
-                } else {
-                    None
-                }
-            };
-            let own = address.attributes.iter().find_map(own);
-            found.extend(own.map(|own| (index, Net::new(own, prefix))));
-        }
-        Ok(found)
     }
 }
 

@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
+use hawser_units::Net;
 use rtnetlink::RouteMessageBuilder;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
@@ -94,7 +95,16 @@ impl System {
         number: u8,
         wanted: Vec<RouteMessage>,
     ) -> Result<(), SystemError> {
-        let before = self.table_routes(number).await?;
+        let before = self.table_routes(table(number)).await?;
+        self.replace_among(before, wanted).await
+    }
+
+    /// Adds these routes and removes those of `before` that are not among them.
+    pub(super) async fn replace_among(
+        &self,
+        before: Vec<RouteMessage>,
+        wanted: Vec<RouteMessage>,
+    ) -> Result<(), SystemError> {
         for route in &wanted {
             let added = self.handle.route().add(route.clone()).replace().execute().await;
             match added {
@@ -112,7 +122,7 @@ impl System {
     }
 
     pub(super) async fn empty_table(&self, number: u8) -> Result<(), SystemError> {
-        for route in self.table_routes(number).await? {
+        for route in self.table_routes(table(number)).await? {
             self.delete_route(route).await?;
         }
         Ok(())
@@ -129,7 +139,8 @@ impl System {
         }
     }
 
-    async fn table_routes(&self, number: u8) -> Result<Vec<RouteMessage>, SystemError> {
+    /// The routes of a table that Hawser has added.
+    pub(super) async fn table_routes(&self, table: u32) -> Result<Vec<RouteMessage>, SystemError> {
         let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
         let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
         let mut found = Vec::new();
@@ -138,7 +149,7 @@ impl System {
             let failed = |source| refused("list routes".to_owned(), source);
             while let Some(route) = routes.try_next().await.map_err(failed)? {
                 let is_ours = route.header.protocol == OWN;
-                if is_ours && route.attributes.contains(&RouteAttribute::Table(table(number))) {
+                if is_ours && route.attributes.contains(&RouteAttribute::Table(table)) {
                     found.push(route);
                 }
             }
@@ -195,7 +206,7 @@ fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
             address.is_ipv6() == family && *prefix < if family { 128 } else { 32 }
         });
         for (address, prefix) in subnets {
-            let subnet = (masked(*address, *prefix), *prefix);
+            let subnet = (Net::new(*address, *prefix).first(), *prefix);
             routes.push(route(number, network.index, Some(subnet), None, (source, family)));
         }
         match hop {
@@ -220,9 +231,20 @@ pub(super) fn route(
     index: u32,
     subnet: Option<(IpAddr, u8)>,
     gateway: Option<IpAddr>,
+    preferring: (Option<IpAddr>, bool),
+) -> RouteMessage {
+    route_of(table(number), index, subnet, gateway, preferring)
+}
+
+/// A route of a table by its number in the kernel.
+pub(super) fn route_of(
+    table: u32,
+    index: u32,
+    subnet: Option<(IpAddr, u8)>,
+    gateway: Option<IpAddr>,
     (source, ipv6): (Option<IpAddr>, bool),
 ) -> RouteMessage {
-    let mut message = empty_route(table(number), ipv6);
+    let mut message = empty_route(table, ipv6);
     message.attributes.push(RouteAttribute::Oif(index));
     if let Some((address, prefix)) = subnet {
         message.header.destination_prefix_length = prefix;
@@ -297,19 +319,6 @@ fn address_attribute(address: IpAddr) -> RouteAddress {
     }
 }
 
-fn masked(address: IpAddr, prefix: u8) -> IpAddr {
-    match address {
-        IpAddr::V4(v4) => {
-            let mask = u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0);
-            Ipv4Addr::from_bits(v4.to_bits() & mask).into()
-        }
-        IpAddr::V6(v6) => {
-            let mask = u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0);
-            Ipv6Addr::from_bits(v6.to_bits() & mask).into()
-        }
-    }
-}
-
 /// The table of the network of that number.
 pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
@@ -327,14 +336,6 @@ const MARK_PRIORITY: u32 = PRIORITY - 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn subnets_lose_their_host_bits() {
-        let masked = |text: &str, prefix| masked(text.parse().unwrap(), prefix).to_string();
-        assert_eq!(masked("192.168.7.9", 24), "192.168.7.0");
-        assert_eq!(masked("192.168.7.9", 0), "0.0.0.0");
-        assert_eq!(masked("fd77:1::9", 64), "fd77:1::");
-    }
 
     #[test]
     fn a_network_without_ipv6_leads_nowhere_there() {

@@ -34,13 +34,12 @@ use hawser_host::run_dir::RunDir;
 use hawser_host::signals::Signals;
 use hawser_linux::clock::local_time;
 use hawser_linux::isolation::is_private;
-use hawser_linux::netlink::overlap;
 use hawser_linux::netlink::{Network, Watch};
 use hawser_linux::system::System;
 use hawser_linux::udp::{OUTER_MARK, plain};
 use hawser_proto::pool::giving::{Over, TakerId, Terms, WayId};
 use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say};
-use hawser_units::{Bytes, Rate};
+use hawser_units::{Bytes, Net, Rate};
 use hawser_wire::pool::{NotGiven, PoolMessage, PoolOffer, VERSION};
 use socket2::SockRef;
 use tokio::sync::mpsc;
@@ -583,12 +582,11 @@ enum Verdict {
 /// The hub that a taker reaches over a way out: none over the network on which the taker itself is.
 fn hub_over(way: &WayOut, hubs: &[(u8, SocketAddr)], from: SocketAddr) -> Option<(u8, SocketAddr)> {
     let address = plain(from).ip();
-    let whole = if address.is_ipv6() { 128 } else { 32 };
     let is_met_there = way
         .network
         .addresses
         .iter()
-        .any(|net| overlap(*net, (address, whole)))
+        .any(|(own, prefix)| Net::new(*own, *prefix).contains(address))
         || matches!(from, SocketAddr::V6(v6) if v6.scope_id() == way.network.index);
     let mut fitting = hubs.iter().filter(|(_, hub)| way.network.carries(hub.is_ipv6()));
     fitting.next().copied().filter(|_| !is_met_there)

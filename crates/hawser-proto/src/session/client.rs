@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use hawser_units::{Duration, Instant, NetworkId};
+use hawser_units::{Duration, Instant, Net, NetworkId};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::receipt::Receipt;
 
@@ -84,6 +84,8 @@ pub enum ClientAction {
     Receipt(Receipt),
     /// The hub has named all others of its fleet: [`ClientSession::other_hubs`].
     NameHubs,
+    /// The hub has said which subnets it leads here: [`ClientSession::subnets`].
+    Subnets,
     /// The hub ended the connection.
     Closed(CloseReason),
 }
@@ -149,6 +151,7 @@ pub struct ClientSession {
     /// Connections in a row that ended because no answer came.
     silences: u32,
     other_hubs: Vec<OtherHub>,
+    subnets: Vec<Net>,
     transmits: VecDeque<Message>,
     actions: VecDeque<ClientAction>,
 }
@@ -168,6 +171,7 @@ impl ClientSession {
             next_ping: 0,
             silences: 0,
             other_hubs: Vec::new(),
+            subnets: Vec::new(),
             transmits: VecDeque::new(),
             actions: VecDeque::new(),
         }
@@ -393,6 +397,11 @@ impl ClientSession {
                 self.actions.push_back(ClientAction::Receipt(**receipt));
                 Ok(())
             }
+            Message::Subnets(ref subnets) => {
+                self.subnets.clone_from(subnets);
+                self.actions.push_back(ClientAction::Subnets);
+                Ok(())
+            }
             Message::OtherHub(ref hub) => {
                 self.on_other_hub(hub);
                 Ok(())
@@ -433,6 +442,13 @@ impl ClientSession {
     #[must_use]
     pub fn other_hubs(&self) -> &[OtherHub] {
         &self.other_hubs
+    }
+
+    /// The subnets that the hub leads to this client: at most
+    /// [`MAX_SUBNETS`](hawser_wire::control::MAX_SUBNETS); none before it has said so.
+    #[must_use]
+    pub fn subnets(&self) -> &[Net] {
+        &self.subnets
     }
 
     /// The next message for the hub.
@@ -558,6 +574,7 @@ impl ClientSession {
             self.actions.push_back(ClientAction::End { session: old });
         }
         self.next_path = 0;
+        self.subnets.clear();
         self.actions.push_back(ClientAction::Start { session });
     }
 

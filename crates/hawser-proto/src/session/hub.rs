@@ -198,6 +198,7 @@ impl HubSession {
             Message::Leave => return Err(Violation::Unexpected("leave")),
             Message::OtherHub(_) => return Err(Violation::Unexpected("other hub")),
             Message::Receipt(_) => return Err(Violation::Unexpected("receipt")),
+            Message::Subnets(_) => return Err(Violation::Unexpected("subnets")),
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use hawser_units::{Duration, Instant, PathId};
+use hawser_units::{Duration, Instant, Net, PathId};
 use hawser_wire::compression::Compressed;
 use hawser_wire::data::Inner;
 use hawser_wire::offload::Offload;
@@ -90,6 +90,11 @@ impl<B: Copy, T: Copy, K, S: Source> Tunnel<B, T, K, S> {
     #[must_use]
     pub fn receiving(&self) -> &Receiving<T, K, S> {
         &self.receiving
+    }
+
+    /// Lets the peer send from these subnets too, and from no others.
+    pub fn set_subnets(&mut self, subnets: Vec<Net>) {
+        self.receiving.set_subnets(subnets);
     }
 
     /// Opens a path in both directions. `is_reachable`: the peer's address is known.

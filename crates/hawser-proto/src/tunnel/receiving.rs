@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, Net, PathId};
 use hawser_wire::compression::{Compressed, Contexts, Form, Headers};
 use hawser_wire::data::{Inner, Kind, Outer};
 use hawser_wire::frame::Format;
@@ -100,6 +100,8 @@ pub struct Receiving<T, K, S> {
     role: Role,
     /// The inner addresses that the peer may send from; `None`: any.
     addresses: Option<Vec<IpAddr>>,
+    /// Whatever is in these, too.
+    subnets: Vec<Net>,
     keys: ReceivingKeys<K>,
     origins: Vec<Origin<S>>,
     intervals: RelayIntervals,
@@ -126,6 +128,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             contexts: Contexts::default(),
             role,
             addresses,
+            subnets: Vec::new(),
             keys: ReceivingKeys::new(),
             origins: Vec::new(),
             intervals,
@@ -231,8 +234,19 @@ impl<T, K, S: Source> Receiving<T, K, S> {
     /// Whether an inner packet comes from an address that the peer may send from.
     fn owns_source(&self, packet: &[u8]) -> bool {
         self.addresses.as_ref().is_none_or(|addresses| {
-            inner::parse(packet).is_some_and(|summary| addresses.contains(&summary.key.source))
+            inner::parse(packet).is_some_and(|summary| is_of(summary.key.source, addresses, &self.subnets))
         })
+    }
+
+    /// Lets the peer send from these subnets too, and from no others. What it may not send from any
+    /// more it cannot send with compressed headers either.
+    pub fn set_subnets(&mut self, subnets: Vec<Net>) {
+        self.subnets = subnets;
+        if let Some(addresses) = &self.addresses {
+            let subnets = &self.subnets;
+            self.contexts
+                .keep_sources(|source| is_of(source, addresses, subnets));
+        }
     }
 
     /// Takes in an authentic datagram. What can be delivered goes to `out`.
@@ -379,6 +393,10 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         let due = [self.keys.due(), self.ingress.poll_timeout()];
         due.into_iter().flatten().min().unwrap_or(Instant::FAR_FUTURE)
     }
+}
+
+fn is_of(source: IpAddr, addresses: &[IpAddr], subnets: &[Net]) -> bool {
+    addresses.contains(&source) || subnets.iter().any(|net| net.contains(source))
 }
 
 impl<S: Source> Origin<S> {

@@ -1,6 +1,6 @@
 //! Keys and relays of both halves, and a tunnel of two ends without a network between them.
 
-use hawser_units::{Duration, Instant, PathId};
+use hawser_units::{Duration, Instant, Net, PathId};
 use hawser_wire::data::{FRAMING, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
@@ -340,6 +340,18 @@ fn what_is_not_the_peers_is_refused_with_its_reason() {
     assert_eq!(hub.receive(datagram, From(1), now), Err(Refusal::Replayed));
     let mut spoofed = packet(protocol::UDP, 200);
     spoofed[15] = 7;
+    client.offer(&spoofed, 0, now);
+    let datagram = client.send(now).pop().expect("a packet");
+    assert_eq!(hub.receive(datagram, From(1), now), Err(Refusal::Spoofed));
+    let subnet = |last| Net::new([10, 0, 0, last], 32);
+    hub.tunnel.set_subnets(vec![subnet(8), subnet(7)]);
+    client.offer(&spoofed, 0, now);
+    let datagram = client.send(now).pop().expect("a packet");
+    assert!(
+        hub.receive(datagram, From(1), now).is_ok(),
+        "of a subnet of the client"
+    );
+    hub.tunnel.set_subnets(vec![subnet(8)]);
     client.offer(&spoofed, 0, now);
     let datagram = client.send(now).pop().expect("a packet");
     assert_eq!(hub.receive(datagram, From(1), now), Err(Refusal::Spoofed));

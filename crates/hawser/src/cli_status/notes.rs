@@ -154,6 +154,27 @@ pub(super) fn logins(networks: &Value) -> String {
     out
 }
 
+/// The subnets behind this machine, a line each: whether their machines keep their addresses.
+pub(super) fn subnets(status: &Value) -> String {
+    let [named, led, kept] = ["named", "led_here", "kept"].map(|which| list(&status[which]));
+    let line = |subnet: &Value| {
+        let how = if kept.contains(subnet) {
+            "its machines keep their addresses"
+        } else {
+            "behind this machine's address, as the hub does not lead it here: `hawser hub subnet` there"
+        };
+        format!("{}: {how}\n", text(subnet))
+    };
+    let spare = led.iter().filter(|_| named.is_empty());
+    let unnamed = spare.map(|subnet| {
+        format!(
+            "{}: led here by the hub; subnets in client.toml does not name it\n",
+            text(subnet)
+        )
+    });
+    named.iter().map(line).chain(unnamed).collect()
+}
+
 /// Peers, and the flows that have been moved with them; nothing where there are none.
 pub(super) fn moving(moving: &Value) -> String {
     let mut out = String::new();
@@ -211,6 +232,21 @@ mod tests {
             said,
             "wlan0: its login lasts for 60 min or 70.0 MB more\nwlan1: its login lasts for 1.0 MB more\n"
         );
+    }
+
+    #[test]
+    fn subnets_have_a_line_each() {
+        let both = json!({
+            "named": ["192.168.7.0/24", "fd00:7::/64"], "led_here": ["192.168.0.0/16"], "kept": ["192.168.7.0/24"],
+        });
+        assert_eq!(
+            subnets(&both),
+            "192.168.7.0/24: its machines keep their addresses\n\
+             fd00:7::/64: behind this machine's address, as the hub does not lead it here: `hawser hub subnet` there\n"
+        );
+        let unnamed = json!({ "named": [], "led_here": ["192.168.0.0/16"], "kept": [] });
+        assert!(subnets(&unnamed).ends_with("subnets in client.toml does not name it\n"));
+        assert_eq!(subnets(&Value::Null), "");
     }
 
     #[test]

@@ -19,7 +19,7 @@ struct Home {
     server: Namespace,
     behind: Namespace,
     client: Daemon,
-    _hub: Daemon,
+    hub: Daemon,
 }
 
 impl Home {
@@ -51,7 +51,7 @@ impl Home {
             server,
             behind,
             client,
-            _hub: hub,
+            hub,
         })
     }
 
@@ -184,4 +184,105 @@ fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
     );
     home.world.wait("off", |_| home.asked(8080).is_err());
     assert_eq!(home.asked(8081).unwrap(), "client");
+}
+
+/// Bob, with a machine of his own at the hub, and his daemon.
+fn add_bob(world: &World) -> (Namespace, Daemon) {
+    let bob = world.add_client("d", 12);
+    let daemon = world.start("d", &["up", &world.invite_as("bob"), "--foreground"]);
+    world.wait("bob is up", |world| world.status("d")["state"] == "up");
+    (bob, daemon)
+}
+
+/// Who connected to a machine, as it sees it.
+fn met(machine: &Namespace, from: &Namespace, to: &str) -> std::io::Result<String> {
+    let to: SocketAddr = to.parse().unwrap();
+    let listener = machine.run(|| TcpListener::bind(to))?;
+    let stream = from.run(|| TcpStream::connect_timeout(&to, Duration::from_secs(1)))?;
+    let (_accepted, from) = listener.accept()?;
+    drop(stream);
+    Ok(from.ip().to_string())
+}
+
+#[test]
+fn a_subnet_behind_a_client_keeps_its_addresses_and_is_reached_by_whom_the_hub_allows() {
+    let config = "forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n";
+    let Some(mut home) = Home::new("gws", config) else {
+        return;
+    };
+    let (bob, _bobs) = add_bob(&home.world);
+    assert_eq!(
+        home.seen("203.0.113.2:7001").unwrap(),
+        "203.0.113.1",
+        "by NAT until led"
+    );
+    let kept = |world: &World| {
+        let status = world.status("c");
+        status["subnets"]["kept"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(kept(&home.world), 0);
+    let subnet = |rest: &[&str]| {
+        let words = [&["hub", "subnet", "alice"], rest].concat();
+        home.world.hawser("h", &words).output().unwrap()
+    };
+    for (wrong, why) in [
+        ("100.96.7.0/24", "overlaps 100.96.0.0/16"),
+        ("203.0.113.128/25", "a network of this machine itself"),
+        ("127.1.0.0/16", "a network of this machine itself"),
+        ("224.0.0.0/8", "no subnet of hosts"),
+        ("192.168.7.1/24", "without host bits"),
+    ] {
+        let refused = subnet(&[wrong]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(why), "{wrong}: {said}");
+    }
+    for net in ["192.168.7.0/24", "fd00:7::/64"] {
+        assert!(subnet(&[net, "--for", "bob"]).status.success());
+    }
+    home.world.wait("both are kept", |world| kept(world) == 2);
+    let (v4, v6) = ("192.168.7.2:80", "[fd00:7::2]:80");
+    home.world.wait("bob gets in", |_| {
+        met(&home.behind, &bob, v4).is_ok() && met(&home.behind, &bob, v6).is_ok()
+    });
+    assert_eq!(met(&home.behind, &bob, v4).unwrap(), "100.96.0.3", "as himself");
+    assert!(met(&home.behind, &bob, v6).unwrap().starts_with("fd"));
+    let hub = home.world.open("h");
+    assert_eq!(met(&home.behind, &hub, v4).unwrap(), "100.96.0.1");
+    assert_eq!(
+        home.seen("203.0.113.2:7001").unwrap(),
+        "203.0.113.1",
+        "out, as the hub"
+    );
+    assert_eq!(home.seen("[2001:db8:50::2]:7001").unwrap(), "2001:db8:50::1");
+    let server = home.world.namespace("s");
+    home.world.ip(&server, "route add 192.168.7.0/24 via 203.0.113.1");
+    assert!(
+        met(&home.behind, &home.server, v4).is_err(),
+        "nobody has let it in"
+    );
+    // Nor does bob's consent make alice's machines his guests.
+    assert!(met(&bob, &home.behind, "100.96.0.3:81").is_err());
+    let clash = home
+        .world
+        .hawser("h", &["hub", "subnet", "bob", "192.168.0.0/16"]);
+    let clash = { clash }.output().unwrap();
+    assert!(String::from_utf8_lossy(&clash.stderr).contains("which leads to alice"));
+    home.hub.signal("-KILL");
+    home.hub = home.world.start("h", &["hub", "run"]);
+    home.world.wait("bob gets in again", |_| {
+        met(&home.behind, &bob, v4).is_ok_and(|from| from == "100.96.0.3")
+    });
+    let off = &["hub", "subnet", "alice", "192.168.7.0/24", "--off"];
+    good(home.world.hawser("h", off));
+    home.world.wait("one is kept", |world| kept(world) == 1);
+    assert!(met(&home.behind, &bob, v4).is_err(), "it is taken away");
+    assert!(met(&home.behind, &bob, v6).is_ok(), "the other is not");
+    let mut routes = home.world.inside("h", "ip");
+    routes.args(["route", "show", "192.168.7.0/24"]);
+    assert!(good(routes).stdout.is_empty(), "no route stays");
+    assert_eq!(
+        home.seen("203.0.113.2:7001").unwrap(),
+        "203.0.113.1",
+        "by NAT again"
+    );
 }

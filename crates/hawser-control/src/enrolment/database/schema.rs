@@ -6,7 +6,7 @@ use tokio_postgres::Client as Connection;
 use super::Fault;
 
 /// What makes version `n + 1` of the tables of version `n`.
-const MIGRATIONS: [&str; 3] = [
+const MIGRATIONS: [&str; 4] = [
     "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
@@ -42,6 +42,9 @@ const MIGRATIONS: [&str; 3] = [
     ALTER TABLE hawser_client ADD COLUMN cap_bps bigint;
     ALTER TABLE hawser_client ADD COLUMN quota_bytes bigint;
     CREATE INDEX hawser_usage_day ON hawser_usage (day);
+",
+    "
+    ALTER TABLE hawser_client ADD COLUMN subnets text NOT NULL DEFAULT '';
 ",
 ];
 

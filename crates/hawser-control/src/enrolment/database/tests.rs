@@ -54,8 +54,13 @@ fn what_one_hub_decides_another_knows() {
     there
         .set_port("alice", "tcp 8080".parse().unwrap(), true)
         .unwrap();
+    for subnet in ["192.168.7.0/24 bob *", "fd00:7::/64"] {
+        there.set_subnet("alice", &subnet.parse().unwrap(), true).unwrap();
+    }
     here.reload().unwrap();
     assert_eq!(here.ports().len(), 2, "one for each family");
+    assert_eq!(here.by_name("alice"), there.by_name("alice"));
+    assert_eq!(here.subnets().len(), 2);
     let before = there.generation();
     there.reload().unwrap();
     assert_eq!(there.generation(), before, "nothing has changed");
@@ -108,6 +113,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         "DROP INDEX hawser_usage_day",
         "ALTER TABLE hawser_client DROP COLUMN cap_bps",
         "ALTER TABLE hawser_client DROP COLUMN quota_bytes",
+        "ALTER TABLE hawser_client DROP COLUMN subnets",
         "UPDATE hawser_store SET version = 2",
     ] {
         server.sql("hawser", statement).unwrap();
@@ -116,6 +122,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
     there.enrol(&token.0, KeyHash([1; 32]), now).unwrap();
     let limits = |store: &ClientStore| store.by_name("alice").unwrap().limits;
     assert_eq!(limits(&there), ClientLimits::default());
+    assert_eq!(there.by_name("alice").unwrap().nets(), []);
     for (cap, quota) in [
         (Own::At(Rate::from_mbps(20)), Own::Unlimited),
         (Own::Unlimited, Own::At(Bytes(u64::MAX >> 1))),

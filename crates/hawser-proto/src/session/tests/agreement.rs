@@ -157,7 +157,8 @@ impl Pair {
                 }
                 ClientAction::End { .. } => self.client_paths.clear(),
                 ClientAction::Reconnect => self.disconnect(),
-                ClientAction::Start { .. }
+                ClientAction::Subnets
+                | ClientAction::Start { .. }
                 | ClientAction::Rekey
                 | ClientAction::Renew
                 | ClientAction::Leave

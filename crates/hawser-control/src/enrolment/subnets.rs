@@ -1,0 +1,161 @@
+//! Subnets behind clients, which the hub leads to them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use anyhow::bail;
+use hawser_config::{ClientNames, Pool};
+use hawser_units::Net;
+use hawser_wire::control::MAX_SUBNETS;
+use serde::{Deserialize, Serialize};
+
+use super::records::{Edit, Known, unknown};
+use super::{Client, ClientStore, check_name};
+
+/// A subnet behind a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subnet {
+    /// Its addresses.
+    pub net: Net,
+    /// The clients that begin connections to it, they and who is behind them.
+    pub guests: ClientNames,
+}
+
+impl fmt::Display for Subnet {
+    /// `192.168.50.0/24 bob carol`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.net.fmt(f)?;
+        self.guests
+            .names()
+            .iter()
+            .try_for_each(|name| write!(f, " {name}"))
+    }
+}
+
+impl FromStr for Subnet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split_ascii_whitespace();
+        let net = words.next().and_then(|word| word.parse().ok());
+        Ok(Self {
+            net: net.ok_or_else(|| format!("{text:?} does not begin with a subnet"))?,
+            guests: ClientNames::new(words.map(str::to_owned).collect())?,
+        })
+    }
+}
+
+impl Serialize for Subnet {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Subnet {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
+    }
+}
+
+impl Client {
+    /// The subnets behind it.
+    #[must_use]
+    pub fn nets(&self) -> Vec<Net> {
+        self.subnets.iter().map(|subnet| subnet.net).collect()
+    }
+
+    /// All of its addresses and of those behind it.
+    fn reach(&self) -> impl Iterator<Item = Net> {
+        self.inner().into_iter().map(Net::host).chain(self.nets())
+    }
+}
+
+impl ClientStore {
+    /// Leads a subnet to a client, or to nobody any more. `guests` replace those that it had.
+    ///
+    /// # Errors
+    /// There is no such client, the subnet cannot be one or overlaps the pools or another, or the
+    /// storage refuses; nothing changes then.
+    pub fn set_subnet(&mut self, name: &str, subnet: &Subnet, is_on: bool) -> anyhow::Result<()> {
+        check_name(name)?;
+        let pool = self.pool;
+        self.change(|known| {
+            let mut client = known.clients.get(name).cloned().ok_or_else(|| unknown(name))?;
+            let before = client.subnets.len();
+            client.subnets.retain(|other| other.net != subnet.net);
+            if is_on {
+                known.check_subnet(&client, subnet.net, pool)?;
+                client.subnets.push(subnet.clone());
+            } else if client.subnets.len() == before {
+                bail!(
+                    "{} does not lead to {name}: `hawser hub list` shows what does",
+                    subnet.net
+                );
+            }
+            Ok((vec![Edit::Put(Box::new(client))], ()))
+        })
+    }
+
+    /// The subnets behind clients, each with the networks of its guests.
+    #[must_use]
+    pub fn subnets(&self) -> Vec<(Net, Vec<Net>)> {
+        let guests_of = |subnet: &Subnet| {
+            let guests = self.iter().filter(|client| subnet.guests.allows(&client.name));
+            guests.flat_map(Client::reach).collect()
+        };
+        let all = self.iter().flat_map(|client| &client.subnets);
+        all.map(|subnet| (subnet.net, guests_of(subnet))).collect()
+    }
+}
+
+impl Known {
+    /// Whether a subnet may be one more of a client's.
+    fn check_subnet(&self, client: &Client, net: Net, pool: Pool) -> anyhow::Result<()> {
+        let shortest = if net.address.is_ipv6() { 16 } else { 8 };
+        let is_of_hosts = match net.address {
+            IpAddr::V4(v4) => {
+                !(v4.is_loopback()
+                    || v4.is_multicast()
+                    || v4.is_link_local()
+                    || v4.octets()[0] == 0
+                    || v4.octets()[0] >= 240)
+            }
+            IpAddr::V6(v6) => !(v6.is_loopback() || v6.is_multicast() || v6.is_unicast_link_local()),
+        };
+        if net.prefix < shortest || !is_of_hosts {
+            bail!(
+                "{net} is no subnet of hosts: expected one such as 192.168.50.0/24 or fd00:50::/64, of length /{shortest} at least"
+            );
+        }
+        let pools = [
+            Some(Net::new(pool.v4.0, pool.v4.1)),
+            pool.v6.map(|(net, prefix)| Net::new(net, prefix)),
+        ];
+        if let Some(pool) = pools.into_iter().flatten().find(|pool| pool.overlaps(net)) {
+            bail!("{net} overlaps {pool}, which the clients' own addresses are from");
+        }
+        for other in self.clients.values() {
+            let theirs = if other.name == client.name {
+                &client.subnets
+            } else {
+                &other.subnets
+            };
+            if let Some(clash) = theirs.iter().find(|theirs| theirs.net.overlaps(net)) {
+                let (name, clash) = (&other.name, clash.net);
+                bail!(
+                    "{net} overlaps {clash}, which leads to {name}: `hawser hub subnet {name} {clash} --off` takes it away first"
+                );
+            }
+        }
+        if client.subnets.len() >= MAX_SUBNETS {
+            bail!(
+                "{} has {MAX_SUBNETS} subnets, which is the most: name a larger one",
+                client.name
+            );
+        }
+        Ok(())
+    }
+}

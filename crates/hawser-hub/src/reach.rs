@@ -1,0 +1,163 @@
+//! What of clients is reached from outside and from each other: ports of the hub that lead to them
+//! (`hawser hub forward`), and subnets behind them (`hawser hub subnet`).
+
+use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use hawser_config::Nat;
+use hawser_control::enrolment::{SharedStore, Subnet};
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet, Service, is_private};
+use hawser_linux::netlink;
+use hawser_linux::system::{System, replace_nft_table};
+
+use super::{Hub, load, masks, open_store};
+
+/// Leads a port of the hub to a client, or to nobody again. A hub that runs follows within a
+/// second.
+///
+/// # Errors
+/// There is no such client, the port is taken, or the disk refuses.
+pub fn forward(dir: &Path, name: &str, port: Service, is_on: bool) -> anyhow::Result<()> {
+    let config = load(dir)?;
+    if is_on {
+        let udp = Service::Udp(config.listen_address().port());
+        let tls = config.tls_address().map(|at| Service::Tcp(at.port()));
+        if port == udp || Some(port) == tls {
+            bail!("{port} is the hub's own: clients come in there");
+        }
+        if is_served_here(port) {
+            bail!("{port} is served by this machine itself: choose another port");
+        }
+    }
+    let mut store = open_store(dir, &config)?;
+    store.set_port(name, port, is_on)
+}
+
+/// Leads a subnet to a client, or to nobody again. A hub that runs follows within a second. Must be
+/// called within a tokio runtime.
+///
+/// # Errors
+/// There is no such client, the subnet overlaps another or a network of this machine, or the disk
+/// refuses.
+pub async fn subnet(dir: &Path, name: &str, subnet: &Subnet, is_on: bool) -> anyhow::Result<()> {
+    let config = load(dir)?;
+    if is_on {
+        let near = netlink::subnets_of(|device| device != config.interface.0);
+        let near = near.await.context("cannot list the networks of this machine")?;
+        if let Some(near) = near.iter().find(|near| near.overlaps(subnet.net)) {
+            let (net, near) = (subnet.net, near);
+            bail!("{net} overlaps {near}, a network of this machine itself");
+        }
+    }
+    let (dir, name, subnet) = (dir.to_owned(), name.to_owned(), subnet.clone());
+    let change = move || open_store(&dir, &config)?.set_subnet(&name, &subnet, is_on);
+    tokio::task::spawn_blocking(change)
+        .await
+        .expect("no change panics")
+}
+
+/// Whether a program of this machine listens at the port.
+fn is_served_here(port: Service) -> bool {
+    let any = IpAddr::from(Ipv6Addr::UNSPECIFIED);
+    let tried = match port {
+        Service::All => return true,
+        Service::Tcp(port) => TcpListener::bind((any, port)).map(drop),
+        Service::Udp(port) => UdpSocket::bind((any, port)).map(drop),
+    };
+    tried.is_err_and(|error| error.kind() == std::io::ErrorKind::AddrInUse)
+}
+
+/// What leads to clients, as the rules have it.
+pub(super) struct Leading {
+    pub(super) ports: Vec<(Service, IpAddr)>,
+    pub(super) subnets: Vec<LedSubnet>,
+}
+
+impl Leading {
+    /// As the store has it.
+    pub(super) fn of(store: &SharedStore, nat: Nat) -> Self {
+        let store = store.lock();
+        let subnets = store.subnets().into_iter().map(|(net, guests)| LedSubnet {
+            is_hidden: masks(nat, is_private(net.address)),
+            net,
+            guests,
+        });
+        Self {
+            ports: store.ports(),
+            subnets: subnets.collect(),
+        }
+    }
+}
+
+/// The rules and routes of clients, as they are in force.
+pub(super) struct Reach {
+    store: SharedStore,
+    system: System,
+    nat: Nat,
+    /// Of the store, when they were read.
+    generation: Option<u64>,
+    /// The rules in force.
+    isolation: Isolation,
+    /// The routes are as these rules say.
+    is_routed: bool,
+}
+
+impl Reach {
+    /// `isolation` is in force, and no routes are.
+    pub(super) fn new(store: SharedStore, system: System, nat: Nat, isolation: Isolation) -> Self {
+        Self {
+            store,
+            system,
+            nat,
+            generation: None,
+            isolation,
+            is_routed: false,
+        }
+    }
+
+    /// As the store has it.
+    pub(super) fn leading(&self) -> Leading {
+        Leading::of(&self.store, self.nat)
+    }
+
+    /// Puts rules and routes into force.
+    pub(super) async fn enforce(&mut self, isolation: Isolation) -> anyhow::Result<()> {
+        replace_nft_table(ISOLATION_TABLE, &isolation.body()).context("cannot change what clients reach")?;
+        self.isolation = isolation;
+        let nets: Vec<_> = self.isolation.subnets.iter().map(|subnet| subnet.net).collect();
+        let left_out = self.system.led_subnets(&self.isolation.interface, &nets).await;
+        self.is_routed = true;
+        for (net, near) in left_out.context("cannot route subnets to clients")? {
+            tracing::error!(subnet = %net, network = %near, "a subnet of a client overlaps a network of this machine, which keeps it");
+        }
+        Ok(())
+    }
+}
+
+impl Hub {
+    /// Follows the store, once it has been read again.
+    pub(super) async fn see_to_reach(&mut self) {
+        let reach = &mut self.reach;
+        let generation = Some(reach.store.lock().generation());
+        if generation == reach.generation {
+            return;
+        }
+        reach.generation = generation;
+        let Leading { ports, subnets } = reach.leading();
+        let counts = (ports.len(), subnets.len());
+        let fresh = Isolation {
+            ports,
+            subnets,
+            ..reach.isolation.clone()
+        };
+        let is_routed = reach.is_routed || fresh.subnets.is_empty();
+        if fresh == reach.isolation && is_routed {
+            return;
+        }
+        match reach.enforce(fresh).await {
+            Ok(()) => tracing::info!(ports = counts.0, subnets = counts.1, "lead to clients"),
+            Err(error) => tracing::error!(error = format!("{error:#}"), "clients are reached as before"),
+        }
+    }
+}
