@@ -2,6 +2,7 @@
 //! they ask.
 
 mod core;
+mod fleet;
 mod handover;
 mod leading;
 mod limiting;

@@ -638,3 +638,30 @@ async fn a_client_is_told_its_limits_whenever_they_change_and_so_is_the_data_pla
     assert_eq!(second.stream.next().await.unwrap(), lifted);
     assert!(!hub.control.has_quotas());
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_hears_which_subnets_lead_to_it_also_when_they_go_while_it_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let hub = Hub::start(dir.path(), 0);
+    let who = Identity::generate().unwrap();
+    let token = invite(dir.path(), "alice", DAY);
+    let mut first = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
+    assert!(!hub.saw("set subnets"));
+    let mut store = ClientStore::open(&dir.path().join("clients"), pool()).unwrap();
+    let subnet = "192.168.7.0/24 bob".parse().unwrap();
+    let mut set = |is_on| {
+        store.set_subnet("alice", &subnet, is_on).unwrap();
+        hub.control.hold_against_store();
+    };
+    set(true);
+    let told = Message::Subnets(vec![subnet.net]);
+    assert_eq!(first.stream.next().await.unwrap(), told);
+    assert!(hub.saw("set subnets"));
+    let resuming = hello(None, Some(first.welcome.session));
+    let mut second = up(&hub, hub.key, &who, resuming.clone()).await.unwrap();
+    assert_eq!(second.stream.next().await.unwrap(), told);
+    drop(second);
+    set(false);
+    let mut third = up(&hub, hub.key, &who, resuming).await.unwrap();
+    assert_eq!(third.stream.next().await.unwrap(), Message::Subnets(vec![]));
+}

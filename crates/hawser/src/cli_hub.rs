@@ -186,7 +186,8 @@ struct SubnetArgs {
     /// The subnet, such as 192.168.50.0/24 or fd00:50::/64.
     #[arg(value_name = "SUBNET", value_parser = subnet_of)]
     subnet: AnyNet,
-    /// A client that begins connections to it, or * for all. May be repeated; replaces those before.
+    /// A client that begins connections to it, or * for all. May be repeated; replaces those
+    /// before.
     #[arg(long = "for", value_name = "NAME")]
     guests: Vec<String>,
     /// Takes it away again.

@@ -22,9 +22,7 @@ use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cip
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
 use hawser_units::{Net, PathId};
-use hawser_wire::control::{
-    self, Cipher, CloseReason, Hello, Limit, MAX_OTHER_HUBS, Message, Refusal, VERSION, Welcome,
-};
+use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, VERSION, Welcome};
 use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
@@ -32,7 +30,7 @@ use super::limits::Limits;
 use super::receipts::Receipts;
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
 use crate::budget::{Budget, Pace};
-use crate::enrolment::{Client, OtherHub, SharedStore};
+use crate::enrolment::{Client, SharedStore};
 
 pub(super) struct Core {
     pub(super) store: SharedStore,
@@ -51,9 +49,9 @@ pub(super) struct Core {
     /// What neighbours carry for clients; none where this hub does not sign it.
     pub(super) receipts: Option<Receipts>,
     /// Clients are sent away, and nobody else comes in.
-    is_draining: bool,
+    pub(super) is_draining: bool,
     /// The state of the fleet that clients know.
-    told_of: u64,
+    pub(super) told_of: u64,
 }
 
 pub(super) struct Session {
@@ -62,6 +60,8 @@ pub(super) struct Session {
     pub(super) inner: Vec<IpAddr>,
     /// What is led to it beside them.
     pub(super) subnets: Vec<Net>,
+    /// Its client may have been told of some.
+    pub(super) may_know_subnets: bool,
     pub(super) machine: HubSession,
     pub(super) epoch: u8,
     pub(super) link: Option<Link>,
@@ -87,7 +87,7 @@ struct Account {
 /// The control connection that speaks for a session.
 pub(super) struct Link {
     id: u64,
-    outbox: mpsc::Sender<Message>,
+    pub(super) outbox: mpsc::Sender<Message>,
 }
 
 impl Link {
@@ -282,10 +282,7 @@ impl Core {
         entry.hold_to(session, self.limits.of(client), &self.orders);
         entry.lead(session, client.nets(), &self.orders);
         entry.tell_subnets();
-        name_hubs(&sender, &self.store.other_hubs());
-        if self.is_draining {
-            let _ = sender.try_send(Message::Leave);
-        }
+        self.introduce_fleet(&sender);
         tracing::info!(
             client = client.name,
             session,
@@ -374,6 +371,7 @@ impl Core {
             key,
             inner: client.inner(),
             subnets: Vec::new(),
+            may_know_subnets: false,
             machine: HubSession::new(),
             epoch: 0,
             link: None,
@@ -397,13 +395,7 @@ impl Core {
     ///
     /// Cost: two system calls while the store is as it was.
     pub(super) fn hold_against_store(&mut self) {
-        let told_of = self.store.fleet_generation();
-        if told_of != self.told_of {
-            self.told_of = told_of;
-            let others = self.store.other_hubs();
-            let links = self.sessions.values().filter_map(|session| session.link.as_ref());
-            links.for_each(|link| name_hubs(&link.outbox, &others));
-        }
+        self.name_other_hubs();
         let store = match self.store.refreshed() {
             Ok(store) => store,
             Err(error) => {
@@ -521,20 +513,6 @@ impl Core {
             .as_ref()
             .is_some_and(|l| l.id == link)
             .then_some(session)
-    }
-
-    /// Whether clients are sent to other hubs.
-    pub(super) fn is_draining(&self) -> bool {
-        self.is_draining
-    }
-
-    /// Sends clients to other hubs and lets no others in, or serves them as before.
-    pub(super) fn drain(&mut self, is_on: bool) {
-        self.is_draining = is_on;
-        if is_on {
-            let links = self.sessions.values().filter_map(|session| session.link.as_ref());
-            links.for_each(|link| drop(link.outbox.try_send(Message::Leave)));
-        }
     }
 
     /// Asks the client of a session for fresh keys.
@@ -755,20 +733,6 @@ fn carry_out(
             .into(),
         ),
         HubAction::Closed(_) | HubAction::SignReceipts { .. } => {}
-    }
-}
-
-/// Names the other hubs of a fleet to a client. One that does not read hears of them the next time.
-fn name_hubs(outbox: &mpsc::Sender<Message>, others: &[OtherHub]) {
-    let count = others.len().min(usize::from(MAX_OTHER_HUBS));
-    for (index, hub) in others[..count].iter().enumerate() {
-        let named = control::OtherHub {
-            index: index as u8,
-            count: count as u8,
-            key: hub.key.0,
-            endpoints: hub.endpoints.clone(),
-        };
-        let _ = outbox.try_send(Message::OtherHub(named));
     }
 }
 

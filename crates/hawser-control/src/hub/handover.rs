@@ -49,6 +49,7 @@ impl Core {
             key,
             inner: control.inner,
             subnets: Vec::new(),
+            may_know_subnets: true,
             machine,
             epoch: control.epoch,
             link: None,

@@ -34,8 +34,9 @@ impl Session {
 
     /// Says to the client what is led to it. One that does not read hears it when it connects
     /// again.
-    pub(super) fn tell_subnets(&self) {
-        if let Some(link) = &self.link {
+    pub(super) fn tell_subnets(&mut self) {
+        self.may_know_subnets |= !self.subnets.is_empty();
+        if let Some(link) = self.link.as_ref().filter(|_| self.may_know_subnets) {
             link.tell(Message::Subnets(self.subnets.clone()));
         }
     }
