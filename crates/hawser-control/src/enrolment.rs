@@ -445,7 +445,7 @@ impl SharedStore {
         };
         let view = View {
             fleet: fleet.clone(),
-            version: 0,
+            set: 0,
         };
         let open = |records: Box<dyn Records>| -> anyhow::Result<_> {
             Ok(Arc::new(Mutex::new(ClientStore::read_from(records, pool)?)))

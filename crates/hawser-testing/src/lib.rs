@@ -7,7 +7,7 @@
 
 mod command;
 mod kernel;
-mod postgres;
+pub mod postgres;
 mod program;
 
 use std::fmt::Display;

@@ -30,15 +30,9 @@ impl Postgres {
             skip("no postgres (scripts/needs test installs it)");
             return None;
         };
-        let directory = tempfile::tempdir().expect("a directory");
         let user = is_root().then(|| (id("-u"), id("-g")));
-        let open = std::fs::Permissions::from_mode(0o755);
-        std::fs::set_permissions(directory.path(), open).expect("it is ours");
-        if let Some((uid, gid)) = user {
-            chown(directory.path(), Some(uid), Some(gid)).expect("root may");
-        }
         let mut server = Self {
-            directory,
+            directory: directory(user),
             programs,
             user,
             server: None,
@@ -63,8 +57,57 @@ impl Postgres {
     /// How it is reached.
     #[must_use]
     pub fn url(&self) -> String {
-        let directory = self.directory.path().display().to_string().replace('/', "%2F");
-        format!("postgresql://hawser@{directory}/hawser")
+        url(&[self])
+    }
+
+    /// A standby of it, which follows it by streaming and answers questions.
+    ///
+    /// # Panics
+    /// It does not start.
+    #[must_use]
+    pub fn standby(&self) -> Self {
+        let (directory, programs) = (directory(self.user), self.programs.clone());
+        let mut standby = Self {
+            directory,
+            programs,
+            user: self.user,
+            server: None,
+        };
+        let mut copy = standby.command("pg_basebackup");
+        copy.args(["-U", "hawser", "-X", "stream", "-c", "fast", "-R", "-h"]);
+        copy.arg(self.directory.path()).arg("-D").arg(standby.data());
+        let made = copy.output().expect("pg_basebackup starts");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        standby.restart();
+        standby
+    }
+
+    /// Acknowledges from now on only what a standby has, too.
+    ///
+    /// # Panics
+    /// It does not, or no standby follows it.
+    pub fn wait_for_standbys(&self) {
+        for statement in [
+            "ALTER SYSTEM SET synchronous_standby_names = '*'",
+            "SELECT pg_reload_conf()",
+        ] {
+            self.sql("postgres", statement).expect("it takes settings");
+        }
+        let begun = Instant::now();
+        let question = "SELECT count(*) FROM pg_stat_replication WHERE sync_state = 'sync'";
+        while self.sql("postgres", question).as_deref() != Ok("1") {
+            assert!(begun.elapsed() < TIMEOUT, "no standby follows");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Makes a standby the primary, and returns when it takes changes.
+    ///
+    /// # Panics
+    /// It does not.
+    pub fn promote(&self) {
+        let promoted = self.sql("postgres", "SELECT pg_promote()");
+        assert_eq!(promoted.as_deref(), Ok("t"));
     }
 
     /// Ends it as a crash of its machine would.
@@ -134,7 +177,9 @@ impl Postgres {
         }
     }
 
-    fn data(&self) -> PathBuf {
+    /// Where it keeps everything.
+    #[must_use]
+    pub fn data(&self) -> PathBuf {
         self.directory.path().join("data")
     }
 
@@ -152,6 +197,25 @@ impl Drop for Postgres {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// How several servers are reached, of which one is the primary.
+#[must_use]
+pub fn url(servers: &[&Postgres]) -> String {
+    let directory = |server: &&Postgres| server.directory.path().display().to_string().replace('/', "%2F");
+    let directories: Vec<_> = servers.iter().map(directory).collect();
+    format!("postgresql://hawser@{}/hawser", directories.join(","))
+}
+
+/// A directory for a server that runs as that user.
+fn directory(user: Option<(u32, u32)>) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().expect("a directory");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(directory.path(), open).expect("it is ours");
+    if let Some((uid, gid)) = user {
+        chown(directory.path(), Some(uid), Some(gid)).expect("root may");
+    }
+    directory
 }
 
 /// Where Debian keeps the servers of each version, the newest last.

@@ -16,6 +16,7 @@ mod connect;
 mod schema;
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -40,10 +41,35 @@ use crate::event_thread::EventThread;
 #[derive(Debug)]
 pub(super) struct Database {
     door: Door,
-    connection: Option<Connection>,
+    link: Option<Link>,
     /// The change that `known` was read after.
     pub(super) version: i64,
+    /// What was read last was all that there is, and not what has changed.
+    pub(super) has_read_all: bool,
     thread: EventThread,
+}
+
+/// A connection. What another one has read may not be there: a standby that has been promoted may
+/// lack the last changes, and give their numbers to others.
+#[derive(Debug)]
+struct Link {
+    connection: Connection,
+    /// The clients were read over it: what has changed since is enough.
+    has_read: bool,
+}
+
+impl Deref for Link {
+    type Target = Connection;
+
+    fn deref(&self) -> &Connection {
+        &self.connection
+    }
+}
+
+impl DerefMut for Link {
+    fn deref_mut(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
 }
 
 /// A hub of a fleet.
@@ -64,7 +90,7 @@ impl Database {
     /// It cannot be reached, or belongs to hubs with other pools, or to a newer program.
     pub(super) fn open(config: &StoreConfig, pool: Pool) -> anyhow::Result<Self> {
         let mut database = Self::new(config)?;
-        database.run(async |connection| schema::prepare(connection, pool).await)?;
+        database.run(async |link| schema::prepare(link, pool).await)?;
         Ok(database)
     }
 
@@ -73,7 +99,7 @@ impl Database {
     /// # Errors
     /// It cannot be reached, or belongs to a newer program.
     pub(super) fn pool_of(config: &StoreConfig) -> anyhow::Result<Option<String>> {
-        Self::new(config)?.run(async |connection| schema::pool_of(connection).await)
+        Self::new(config)?.run(async |link| schema::pool_of(link).await)
     }
 
     /// One whose tables are there; nothing is asked yet.
@@ -83,8 +109,9 @@ impl Database {
     pub(super) fn new(config: &StoreConfig) -> anyhow::Result<Self> {
         Ok(Self {
             door: Door::new(config)?,
-            connection: None,
+            link: None,
             version: 0,
+            has_read_all: false,
             // A thread of its own: what a transaction that ends early says last, that it is
             // off, goes out also while nobody waits for the database.
             thread: EventThread::start("database")?,
@@ -93,27 +120,24 @@ impl Database {
 
     /// Does something with a connection, and once more with a fresh one where the first broke
     /// before anything could have been changed.
-    fn run<T>(
-        &mut self,
-        mut work: impl AsyncFnMut(&mut Connection) -> Result<T, Fault>,
-    ) -> anyhow::Result<T> {
+    fn run<T>(&mut self, mut work: impl AsyncFnMut(&mut Link) -> Result<T, Fault>) -> anyhow::Result<T> {
         let Self {
-            door,
-            connection,
-            thread,
-            ..
+            door, link, thread, ..
         } = self;
         let mut attempts = 0;
         thread.block_on(async {
             loop {
                 attempts += 1;
                 let attempt = async {
-                    let mut current = match connection.take() {
+                    let mut current = match link.take() {
                         Some(open) if !open.is_closed() => open,
-                        _ => door.connect().await?,
+                        _ => Link {
+                            connection: door.connect().await?,
+                            has_read: false,
+                        },
                     };
                     let outcome = work(&mut current).await;
-                    *connection = Some(current);
+                    *link = Some(current);
                     outcome
                 };
                 let outcome = tokio::time::timeout(TIMEOUT, attempt).await;
@@ -121,20 +145,20 @@ impl Database {
                     Ok(Ok(value)) => return Ok(value),
                     Ok(Err(fault)) => fault,
                     Err(_) => {
-                        *connection = None;
+                        *link = None;
                         bail!("the database does not answer");
                     }
                 };
                 match fault {
                     Fault::Conflict(_) if attempts < CONFLICTS => {}
-                    Fault::Gone(_) if attempts < 2 => *connection = None,
+                    Fault::Gone(_) if attempts < 2 => *link = None,
                     Fault::Gone(error) | Fault::Conflict(error) => {
-                        *connection = None;
+                        *link = None;
                         return Err(door.explain(error));
                     }
                     Fault::Decided(error) => return Err(error),
                     Fault::Unknown(error) => {
-                        *connection = None;
+                        *link = None;
                         return Err(door.explain(error)).context(
                             "it is not known whether the change was made: look, and repeat it if not",
                         );
@@ -142,11 +166,6 @@ impl Database {
                 }
             }
         })
-    }
-
-    /// After which change rows are of interest: all of them, where one could not be read.
-    fn since(&self, known: &Known) -> i64 {
-        if known.damage.is_some() { 0 } else { self.version }
     }
 
     /// Says that a hub is here, and reads which there are.
@@ -258,40 +277,47 @@ impl Database {
 
 impl Records for Database {
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
-        let (before, since) = (self.version, self.since(known));
-        let fresh = self.run(async |connection| {
-            let row = connection
-                .query_one("SELECT changes FROM hawser_store", &[])
-                .await?;
-            let changes: i64 = row.try_get(0)?;
-            if changes == before {
+        let before = self.version;
+        let fresh = self.run(async |link| {
+            let question = "SELECT changes FROM hawser_store";
+            let changes: i64 = link.query_one(question, &[]).await?.try_get(0)?;
+            if changes == before && link.has_read {
                 return Ok(None);
             }
-            Ok(Some((changes, connection.query(CHANGED, &[&since]).await?)))
+            let since = since(known, before, link.has_read);
+            let rows = link.query(CHANGED, &[&since]).await?;
+            let has_read_all = !std::mem::replace(&mut link.has_read, true);
+            Ok(Some((changes, rows, has_read_all)))
         })?;
-        let Some((changes, rows)) = fresh else {
+        self.has_read_all = fresh.as_ref().is_some_and(|(.., all)| *all);
+        let Some((changes, rows, has_read_all)) = fresh else {
             return Ok(false);
         };
-        take_in(known, rows);
+        let old = known.clone();
+        take_in(known, rows, has_read_all);
         self.version = changes;
-        Ok(true)
+        Ok(changes != before || *known != old)
     }
 
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
-        let (before, since) = (self.version, self.since(known));
-        let (version, after) = self.run(async |connection| {
-            let transaction = connection.transaction().await?;
+        let before = self.version;
+        let (version, after) = self.run(async |link| {
+            let since = since(known, before, link.has_read);
+            let has_read = link.has_read;
+            let transaction = link.transaction().await?;
             let row = transaction
                 .query_one("SELECT changes FROM hawser_store FOR UPDATE", &[])
                 .await?;
             let changes: i64 = row.try_get(0)?;
             let mut after = known.clone();
-            if changes != before {
-                take_in(&mut after, transaction.query(CHANGED, &[&since]).await?);
+            if changes != before || !has_read {
+                let rows = transaction.query(CHANGED, &[&since]).await?;
+                take_in(&mut after, rows, !has_read);
             }
             let edits = decide(&after).map_err(Fault::Decided)?;
             if edits.is_empty() {
                 transaction.rollback().await?;
+                link.has_read = true;
                 return Ok((changes, after));
             }
             for edit in edits {
@@ -302,6 +328,7 @@ impl Records for Database {
                 .execute("UPDATE hawser_store SET changes = $1", &[&(changes + 1)])
                 .await?;
             transaction.commit().await.map_err(Fault::of_commit)?;
+            link.has_read = true;
             Ok((changes + 1, after))
         })?;
         (self.version, *known) = (version, after);
@@ -313,9 +340,22 @@ impl Records for Database {
 const CHANGED: &str = "SELECT name, inner_v4, inner_v6, key, token, expires_unix_s, ports, is_gone, \
                        cap_bps, quota_bytes, subnets FROM hawser_client WHERE changed > $1";
 
-/// Rows that have changed become what is known.
-fn take_in(known: &mut Known, rows: Vec<Row>) {
+/// After which change rows are of interest: all of them, where one could not be read, or over a
+/// connection over which nothing was.
+fn since(known: &Known, version: i64, has_read: bool) -> i64 {
+    if known.damage.is_none() && has_read {
+        version
+    } else {
+        0
+    }
+}
+
+/// Rows that have changed, or all that there are, become what is known.
+fn take_in(known: &mut Known, rows: Vec<Row>, are_all: bool) {
     let mut damage = None;
+    if are_all {
+        known.clients = Arc::default();
+    }
     let clients = Arc::make_mut(&mut known.clients);
     for row in rows {
         match read_row(&row) {

@@ -25,6 +25,8 @@ struct State {
     known: Known,
     /// The change that `known` was read after.
     version: i64,
+    /// How often `known` became another.
+    set: u64,
     read_at: Instant,
     /// What keeps it from being read, since `read_at`.
     trouble: Option<String>,
@@ -51,6 +53,13 @@ pub struct OtherHub {
     pub endpoints: Vec<String>,
 }
 
+impl State {
+    fn set(&mut self, version: i64, known: &Known) {
+        (self.version, self.known) = (version, known.clone());
+        self.set += 1;
+    }
+}
+
 impl Fleet {
     /// Follows a database from now on, and says in it that this hub is there.
     ///
@@ -67,6 +76,7 @@ impl Fleet {
         let fleet = Self(Arc::new(Mutex::new(State {
             known: known.clone(),
             version: database.version,
+            set: 1,
             read_at: Instant::now(),
             trouble: None,
             own,
@@ -89,7 +99,7 @@ impl Fleet {
     fn tell(&self, version: i64, known: &Known) {
         let mut state = self.state();
         if version > state.version {
-            (state.version, state.known) = (version, known.clone());
+            state.set(version, known);
         }
     }
 
@@ -247,8 +257,10 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                 if let Some(trouble) = state.trouble.take() {
                     tracing::info!(trouble, "the store of clients answers again");
                 }
-                if has_changed && database.version > state.version {
-                    (state.version, state.known) = (database.version, known.clone());
+                // A change of this process may be known already that this look has missed. Where
+                // another server answers, it is older changes that are not there any more.
+                if has_changed && (database.version > state.version || database.has_read_all) {
+                    state.set(database.version, &known);
                 }
                 if let Some(members) = members {
                     met_at = asked;
@@ -280,17 +292,17 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) fleet: Fleet,
-    /// Of what was given out last.
-    pub(super) version: i64,
+    /// How often it had become another when it was given out last.
+    pub(super) set: u64,
 }
 
 impl Records for View {
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
         let state = self.fleet.state();
-        if state.version == self.version {
+        if state.set == self.set {
             return Ok(false);
         }
-        self.version = state.version;
+        self.set = state.set;
         *known = state.known.clone();
         Ok(true)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::Client;
 
 /// What is known of the clients.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Known {
     /// By name.
     pub(super) clients: Arc<BTreeMap<String, Client>>,

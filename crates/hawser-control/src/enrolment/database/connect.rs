@@ -11,7 +11,7 @@ use hawser_config::StoreConfig;
 use hawser_host::authorities;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio_postgres::config::{Host, SslMode};
+use tokio_postgres::config::{Host, SslMode, TargetSessionAttrs};
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect, TlsStream};
 use tokio_postgres::{Client as Connection, Config, NoTls, Socket};
 use tokio_rustls::TlsConnector;
@@ -35,6 +35,10 @@ impl Door {
             .connect_timeout(CONNECTING)
             .tcp_user_timeout(SILENCE)
             .keepalives_idle(SILENCE);
+        if config.get_hosts().len() > 1 {
+            // One that has been a primary, and is a standby now, still answers.
+            config.target_session_attrs(TargetSessionAttrs::ReadWrite);
+        }
         let tls = store.ca.as_deref().map(authorities::in_file).transpose();
         let tls = tls.context("hub.toml, [store], ca")?.map(Tls);
         config.ssl_mode(if tls.is_some() {

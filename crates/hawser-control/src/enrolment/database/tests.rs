@@ -11,7 +11,7 @@ use hawser_config::Pool;
 use hawser_config::StoreConfig;
 use hawser_config::identity::KeyHash;
 use hawser_steer::quota::{Date, Used};
-use hawser_testing::Postgres;
+use hawser_testing::{Postgres, postgres};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Refusal;
 
@@ -307,12 +307,91 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
     let Some(mut server) = Postgres::start() else {
         return;
     };
+    let config = at(&server);
+    hubs_live(&config, KILLS, || server.restart());
+}
+
+/// The same while the primary dies and its standby takes over.
+#[test]
+fn nothing_that_was_acknowledged_is_lost_when_a_standby_takes_over() {
+    let Some(mut primary) = Postgres::start() else {
+        return;
+    };
+    let standby = primary.standby();
+    primary.wait_for_standbys();
+    let url = postgres::url(&[&primary, &standby]);
+    let config = StoreConfig::new(url.parse().unwrap(), None).unwrap();
+    let mut is_first = true;
+    hubs_live(&config, 2, || {
+        if std::mem::take(&mut is_first) {
+            primary.kill();
+            standby.promote();
+        } else {
+            // It comes back as it was, and takes no changes: it follows the other one now.
+            std::fs::write(primary.data().join("standby.signal"), "").unwrap();
+            primary.restart();
+        }
+    });
+}
+
+/// Where a standby may lag, what it has not heard of is lost with the primary; hubs do not go on
+/// with what no database knows.
+#[test]
+fn what_a_standby_had_not_heard_of_is_known_to_no_hub() {
+    let Some(mut primary) = Postgres::start() else {
+        return;
+    };
+    let now = SystemTime::now();
+    open(&primary).invite("alice", WEEK, now).unwrap();
+    let mut standby = primary.standby();
+    let url = postgres::url(&[&primary, &standby]);
+    let config = StoreConfig::new(url.parse().unwrap(), None).unwrap();
+    let shared = SharedStore::of_fleet(&config, pool(16), KeyHash([7; 32]), &[]).unwrap();
+    let mut store = ClientStore::in_database(&config, pool(16)).unwrap();
+    // Only now, or the standby hears of it.
+    let heard = "SELECT count(*) FROM hawser_hub";
+    let begun = Instant::now();
+    while standby.sql("hawser", heard).as_deref() != Ok("1") {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it does not follow");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    standby.kill();
+    store.invite("bob", WEEK, now).unwrap();
+    let names = |shared: &SharedStore| {
+        let store = shared.refreshed().unwrap();
+        store.iter().map(|client| client.name.clone()).collect::<Vec<_>>()
+    };
+    let wait = |what: &[&str]| {
+        let begun = Instant::now();
+        while names(&shared) != what {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "{what:?}: {:?}",
+                names(&shared)
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    wait(&["alice", "bob"]);
+    primary.kill();
+    standby.restart();
+    standby.promote();
+    // The number of this change is that of bob's.
+    let carol = store.invite("carol", WEEK, now);
+    if carol.is_err() {
+        store.invite("carol", WEEK, now).unwrap();
+    }
+    assert!(store.by_name("bob").is_none());
+    wait(&["alice", "carol"]);
+}
+
+/// Several hubs invite, enrol and revoke while something happens to the database again and again.
+fn hubs_live(config: &StoreConfig, times: usize, mut harm: impl FnMut()) {
     let history = Mutex::new(History::default());
     let is_over = AtomicBool::new(false);
-    let config = at(&server);
     std::thread::scope(|scope| {
         for hub in 0..HUBS {
-            let (history, is_over, config) = (&history, &is_over, &config);
+            let (history, is_over) = (&history, &is_over);
             let mut store = ClientStore::in_database(config, pool(16)).unwrap();
             scope.spawn(move || {
                 for number in 0_u16.. {
@@ -326,7 +405,7 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
                 }
             });
         }
-        for _ in 0..KILLS {
+        for _ in 0..times {
             // Something has been acknowledged since the last crash, and now it crashes.
             let before = history.lock().unwrap().enrolled.len();
             let begun = Instant::now();
@@ -337,12 +416,12 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
                 );
                 std::thread::sleep(Duration::from_millis(10));
             }
-            server.restart();
+            harm();
         }
         is_over.store(true, Ordering::Relaxed);
     });
     let history = history.into_inner().unwrap();
-    let store = open(&server);
+    let store = ClientStore::in_database(config, pool(16)).unwrap();
     for (name, (key, address)) in &history.enrolled {
         let client = store.by_name(name).unwrap_or_else(|| panic!("{name} is lost"));
         assert_eq!((client.key, client.inner_v4), (Some(*key), *address), "{name}");
@@ -357,7 +436,7 @@ fn nothing_that_was_acknowledged_is_lost_when_the_server_is_killed() {
         "an address was given twice"
     );
     println!(
-        "{} enrolled, {} revoked, {} not known, {} attempts refused in {KILLS} crashes",
+        "{} enrolled, {} revoked, {} not known, {} attempts refused in {times} crashes",
         history.enrolled.len(),
         history.revoked.len(),
         history.unknown.len(),
