@@ -142,11 +142,13 @@ impl ClientConfig {
                 "use and bulk of a network need a hub: in direct mode, rules say which networks flows take; take them out, or leave --direct out",
             );
         }
-        let is_seen = |rule: &RuleConfig| rule.domains.is_empty() && rule.flows.cgroup.is_none();
+        let is_seen = |rule: &RuleConfig| {
+            rule.domains.is_empty() && rule.flows.cgroup.is_none() && rule.flows.from.is_empty()
+        };
         let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
         if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
             return Some(
-                "dataplane = \"openvswitch\" sees neither programs nor names: take cgroup, domain and dns = \"networks\" out, or dataplane",
+                "dataplane = \"openvswitch\" sees neither programs nor names nor machines behind this one: take cgroup, domain, from and dns = \"networks\" out, or dataplane",
             );
         }
         self.unfit_domains()

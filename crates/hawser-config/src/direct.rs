@@ -13,6 +13,7 @@ use hawser_steer::endpoints::Part;
 use hawser_steer::names;
 use hawser_steer::policy::Kind;
 use hawser_steer::policy::conditions::Conditions;
+use hawser_units::Net;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 use toml::{Table, Value};
@@ -112,6 +113,8 @@ struct RawRule {
     #[serde(default)]
     port: OneOrMore<Ports>,
     #[serde(default)]
+    from: OneOrMore<Subnet>,
+    #[serde(default)]
     to: OneOrMore<Subnet>,
     #[serde(default)]
     domain: OneOrMore<Domain>,
@@ -159,7 +162,8 @@ impl TryFrom<RawRule> for RuleConfig {
             flows: Match {
                 protocol,
                 ports: raw.port.0.iter().map(|ports| (ports.0, ports.1)).collect(),
-                to: raw.to.0.iter().map(|subnet| (subnet.0, subnet.1)).collect(),
+                from: raw.from.0.iter().map(|subnet| subnet.0).collect(),
+                to: raw.to.0.iter().map(|subnet| subnet.0).collect(),
                 dscp: raw.dscp.map(|dscp| dscp.0),
                 cgroup: raw.cgroup.map(|cgroup| cgroup.0),
                 sets: Vec::new(),
@@ -221,12 +225,8 @@ impl fmt::Display for RuleConfig {
             true => format!("port {first}"),
             false => format!("ports {first}-{last}"),
         }));
-        parts.extend(
-            self.flows
-                .to
-                .iter()
-                .map(|(address, prefix)| format!("to {address}/{prefix}")),
-        );
+        parts.extend(self.flows.from.iter().map(|net| format!("from {net}")));
+        parts.extend(self.flows.to.iter().map(|net| format!("to {net}")));
         parts.extend(self.domains.iter().map(|domain| format!("domain {domain}")));
         parts.extend(self.flows.dscp.map(|dscp| format!("dscp {dscp}")));
         parts.extend(
@@ -489,7 +489,7 @@ impl<'de> Deserialize<'de> for Ports {
     }
 }
 
-struct Subnet(IpAddr, u8);
+struct Subnet(Net);
 
 impl FromStr for Subnet {
     type Err = ();
@@ -499,7 +499,7 @@ impl FromStr for Subnet {
         let whole = if address.is_ipv6() { 128 } else { 32 };
         let prefix = prefix.unwrap_or(whole);
         if (1..=whole).contains(&prefix) {
-            Ok(Self(address, prefix))
+            Ok(Self(Net::new(address, prefix)))
         } else {
             Err(())
         }

@@ -26,6 +26,8 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use std::time::Duration;
 
+use hawser_units::Net;
+
 use crate::nft;
 use crate::udp::OUTER_MARK;
 
@@ -148,8 +150,10 @@ pub struct Match {
     pub protocol: Option<Protocol>,
     /// To one of these ports, each a range.
     pub ports: Vec<(u16, u16)>,
+    /// Of a machine in one of these subnets, for which this one forwards.
+    pub from: Vec<Net>,
     /// To one of these subnets.
-    pub to: Vec<(IpAddr, u8)>,
+    pub to: Vec<Net>,
     /// With this code point.
     pub dscp: Option<u8>,
     /// Of a program in this control group, a path below the root of version 2, or in one below it.
@@ -528,15 +532,16 @@ fn matching(flows: &Match, ipv6: bool) -> Option<String> {
         let ports = flows.ports.iter().map(|(first, last)| format!("{first}-{last}"));
         let _ = write!(text, "th dport {{ {} }} ", ports.collect::<Vec<_>>().join(", "));
     }
-    if !flows.to.is_empty() {
-        let subnets = flows.to.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
-        let subnets: Vec<_> = subnets
-            .map(|(address, prefix)| format!("{address}/{prefix}"))
-            .collect();
-        if subnets.is_empty() {
+    for (side, nets) in [("saddr", &flows.from), ("daddr", &flows.to)] {
+        if nets.is_empty() {
+            continue;
+        }
+        let nets = nets.iter().filter(|net| net.address.is_ipv6() == ipv6);
+        let nets: Vec<_> = nets.map(Net::to_string).collect();
+        if nets.is_empty() {
             return None;
         }
-        let _ = write!(text, "{ip} daddr {{ {} }} ", subnets.join(", "));
+        let _ = write!(text, "{ip} {side} {{ {} }} ", nets.join(", "));
     }
     for set in &flows.sets {
         let _ = write!(text, "{ip} daddr @{} ", half(set, ipv6));
@@ -596,14 +601,15 @@ pub(crate) mod tests {
     #[test]
     fn a_rule_is_only_for_families_that_it_can_meet() {
         let to = Match {
-            to: vec![("198.51.100.0".parse().unwrap(), 24)],
+            from: vec!["192.168.7.0/24".parse().unwrap()],
+            to: vec!["198.51.100.0/24".parse().unwrap()],
             ports: vec![(80, 80), (8000, 8100)],
             ..Match::default()
         };
         let text = choose(0, &choice(to.clone(), true));
         assert_eq!(
             text,
-            "  meta nfproto ipv4 meta l4proto { tcp, udp } th dport { 80-80, 8000-8100 } ip daddr { 198.51.100.0/24 } goto turns_0_v4\n"
+            "  meta nfproto ipv4 meta l4proto { tcp, udp } th dport { 80-80, 8000-8100 } ip saddr { 192.168.7.0/24 } ip daddr { 198.51.100.0/24 } goto turns_0_v4\n"
         );
         let text = choose(1, &choice(Match::default(), true));
         assert!(
@@ -619,10 +625,12 @@ pub(crate) mod tests {
         let everything = Match {
             protocol: Some(Protocol::Udp),
             ports: vec![(5000, 6000)],
-            to: vec![
-                ("10.0.0.0".parse().unwrap(), 8),
-                ("2001:db8::".parse().unwrap(), 32),
-            ],
+            from: ["192.168.7.2/32", "fd00:7::/64"]
+                .map(|net| net.parse().unwrap())
+                .to_vec(),
+            to: ["10.0.0.0/8", "2001:db8::/32"]
+                .map(|net| net.parse().unwrap())
+                .to_vec(),
             dscp: Some(46),
             cgroup: None,
             sets: vec!["rule_0".to_owned(), "past_2".to_owned()],

@@ -44,6 +44,9 @@ struct AddArgs {
     /// To this port, or a range such as 8000-8100.
     #[arg(long)]
     port: Option<String>,
+    /// Of a machine behind this one, with this address or in this subnet.
+    #[arg(long, value_name = "SUBNET")]
+    from: Option<String>,
     /// To this address or subnet.
     #[arg(long, value_name = "SUBNET")]
     to: Option<String>,
@@ -92,6 +95,7 @@ fn words(args: &AddArgs) -> BTreeMap<String, String> {
     let all = [
         ("protocol", &args.protocol),
         ("port", &args.port),
+        ("from", &args.from),
         ("to", &args.to),
         ("domain", &args.domain),
         ("network", &args.network),

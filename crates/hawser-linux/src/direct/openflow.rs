@@ -224,11 +224,8 @@ fn matching(flows: &Match, ipv6: bool) -> Vec<String> {
     }
     if !flows.to.is_empty() {
         let field = if ipv6 { "ipv6_dst" } else { "nw_dst" };
-        let own = flows.to.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
-        all = crossed(
-            &all,
-            own.map(|(address, prefix)| format!("{field}={address}/{prefix}")),
-        );
+        let own = flows.to.iter().filter(|net| net.address.is_ipv6() == ipv6);
+        all = crossed(&all, own.map(|net| format!("{field}={net}")));
     }
     if let Some(dscp) = flows.dscp {
         all = crossed(&all, [format!("ip_dscp={dscp}")].into_iter());
@@ -282,7 +279,7 @@ mod tests {
             reason: reason::FIRST_RULE,
             flows: Match {
                 ports: vec![(22, 22), (6000, 6001)],
-                to: vec![("198.51.100.0".parse().unwrap(), 24)],
+                to: vec!["198.51.100.0/24".parse().unwrap()],
                 dscp: Some(46),
                 ..Match::default()
             },

@@ -250,6 +250,37 @@ fn a_kill_switch_lets_out_what_rules_send_past_the_hub() {
 }
 
 #[test]
+fn a_rule_may_be_for_one_machine_behind() {
+    let config = |from: &str| {
+        format!(
+            "forward = true\n[direct]\nportal_check = \"off\"\n\
+             [[rule]]\nfrom = \"{from}\"\nvia = \"direct\"\nnetwork = \"lte\"\n"
+        )
+    };
+    let Some(world) = world("mfrom", &config("192.168.7.2")) else {
+        return;
+    };
+    let behind = add_machine_behind(&world);
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    world.wait("through", World::ping_hub);
+    world.wait("its own way", |_| {
+        from(&behind, SERVER, THROUGH).is_ok_and(|(way, _)| way == CABLES[1])
+    });
+    assert_eq!(seen(&world, DIRECT), HUB, "this machine is no machine behind");
+    let explained = good(world.hawser("c", &["explain", "192.168.7.2"])).stdout;
+    let explained = String::from_utf8_lossy(&explained).into_owned();
+    assert!(
+        explained.contains("because the rule for from 192.168.7.2/32\n"),
+        "{explained}"
+    );
+    std::fs::write(world.place("c").join("client.toml"), config("192.168.7.128/25")).unwrap();
+    good(world.hawser("c", &["reload"]));
+    assert_eq!(from(&behind, SERVER, DIRECT).unwrap().0, HUB, "it is for others");
+}
+
+#[test]
 fn a_reload_changes_which_way_flows_go() {
     let Some(world) = world("p", RULES) else { return };
     let _hub = world.start("h", &["hub", "run"]);
