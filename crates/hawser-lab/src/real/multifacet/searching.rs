@@ -129,8 +129,8 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
 }
 
 /// How many searches of each kind.
-const ADEQUATE: usize = 20;
-const BEST: usize = 3;
+const ADEQUATE: usize = 12;
+const BEST: usize = 2;
 /// Without radar in [`COUNTRY`]: the two that the boxes are on, and ten.
 const OPEN: [u16; 12] = [36, 40, 44, 48, 52, 56, 60, 64, 149, 153, 157, 161];
 const COUNTRY: &str = "ID";
