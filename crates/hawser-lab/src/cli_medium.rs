@@ -119,6 +119,7 @@ pub(crate) fn run(args: &MediumArgs) -> anyhow::Result<ExitCode> {
         towards: Vec::new(),
         overhear: args.overhear,
         strangers: Vec::new(),
+        overlaps: Vec::new(),
     };
     shutdown::catch_signals().context("cannot catch signals")?;
     let mut medium = Medium::take_over(config, args.seed)?;

@@ -1,16 +1,18 @@
 //! One run of a scenario over one way of carrying it.
 
 use std::path::PathBuf;
+use std::process::Stdio;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use hawser_linux::{clock, shutdown};
 use hawser_netem::report::Traffic;
 use hawser_netem::scenario::{Network, Scenario, Shares, Via, Workload};
 use hawser_units::{Duration, Instant};
 
 use crate::daemons::Daemons;
-use crate::on_air::OnAir;
+use crate::on_air::{Asked, OnAir};
 use crate::recorder::Recorder;
 use crate::report::{CpuSeconds, Observed, Report, SAMPLE_MS};
 use crate::run_dir::RunDir;
@@ -108,6 +110,7 @@ pub fn run_on_air(
                 &world,
                 (&options.program, &directory),
                 shared,
+                &on_air.arguments,
             )?)
         }
         Via::Tool(name) => {
@@ -133,6 +136,7 @@ pub fn run_on_air(
         samples: Vec::new(),
     };
     let running = arm.start_workloads()?;
+    let asking = arm.start_asking(on_air, options)?;
     let watched = arm.watch(&running, on_progress);
     arm.period.stop();
     let after = Snapshot::take(&arm.world, arm.daemons.as_ref())?;
@@ -143,6 +147,9 @@ pub fn run_on_air(
         .collect();
     let findings: Vec<_> = running.into_iter().map(Running::finish).collect();
     watched?;
+    for one in asking {
+        one.join().map_err(|_| anyhow!("a thread panicked"))??;
+    }
     let findings = findings.into_iter().collect::<anyhow::Result<Vec<Finding>>>()?;
     Ok(arm.report(&recorders, findings, ended, (before, after)))
 }
@@ -192,6 +199,34 @@ impl Arm<'_> {
                 workload::start((index, w, beside), &self.world, self.via, &self.period)
             })
             .collect()
+    }
+
+    /// Gives the commands that are asked of the access point's box, each when it is time.
+    fn start_asking(
+        &self,
+        on_air: &OnAir,
+        options: &Options,
+    ) -> anyhow::Result<Vec<JoinHandle<anyhow::Result<()>>>> {
+        let latest = options.run_dir.latest("repeater")?;
+        let start = |(number, asked): (usize, &Asked)| {
+            let directory = latest
+                .clone()
+                .context("only the box of a repeater is asked something")?;
+            let mut command = self.world.net.command(&options.program);
+            command.args(&asked.words);
+            command.arg("--run-dir").arg(directory.join("ap-run"));
+            let (start, end) = (self.period.start + asked.at, self.period.end);
+            let answer = directory.join(format!("asked-{number}"));
+            let asking = move || {
+                std::thread::sleep(start.min(end).since(clock::now()));
+                let said = command.stdin(Stdio::null()).output().context("cannot ask")?;
+                let error = String::from_utf8_lossy(&said.stderr);
+                ensure!(said.status.success(), "{}", error.trim());
+                Ok(std::fs::write(&answer, &said.stdout)?)
+            };
+            Ok(std::thread::Builder::new().name("asking".into()).spawn(asking)?)
+        };
+        on_air.asked.iter().enumerate().map(start).collect()
     }
 
     /// Applies events and reports progress until the time is over or nothing is left to do.

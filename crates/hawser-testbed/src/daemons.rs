@@ -181,7 +181,8 @@ impl Daemons {
 
     /// Starts both sides of a repeater, which trust each other: the access point's box where the
     /// networks end, the joining one at the client. Returns when the server answers through them.
-    /// `shared`: the network that shares its air with the hop to the client.
+    /// `shared`: the network that shares its air with the hop to the client. `more`: what the
+    /// access point's box is told beside the rest.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -189,6 +190,7 @@ impl Daemons {
         world: &World,
         (program, directory): (&Path, &Path),
         shared: Option<&str>,
+        more: &[&str],
     ) -> anyhow::Result<Self> {
         let (far, near) = (Place::new(directory, "ap")?, Place::new(directory, "join")?);
         let own_code = |place: &Place| {
@@ -209,6 +211,9 @@ impl Daemons {
             command.args(["repeat", what, "--bridge", BRIDGE, "--links", &links]);
             if let (Some(shared), "join") = (shared, what) {
                 command.args(["--clients", CLIENTS, "--shared", shared]);
+            }
+            if what == "ap" {
+                command.args(more);
             }
             place.add_to(&mut command);
             Daemon::start(what, command, directory)

@@ -45,7 +45,7 @@ pub use cards::{card_address, cards_wanted};
 pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use kernel::Kernel;
 pub use medium::{Medium, MediumCounters};
-pub use on_air::{Clients, Guest, OnAir};
+pub use on_air::{Asked, Clients, Guest, OnAir};
 pub use run_dir::RunDir;
 pub use tool::{LeftOut, Tool, ToolError};
 pub use workload::http::serve as serve_http;

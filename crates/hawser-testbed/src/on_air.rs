@@ -30,6 +30,30 @@ pub struct OnAir {
     pub strangers: Vec<Stranger>,
     /// Of the cable to the server, one way.
     pub wire: Duration,
+    /// Channels of which each is noise on the other. Units: MHz.
+    pub overlaps: Vec<(u32, u32)>,
+    /// Whose rules say which channels there are; `None`: a country's with access points on both
+    /// bands.
+    pub country: Option<&'static str>,
+    /// Where the control sockets of hostapd are; `None`: it has none.
+    pub hostapd: Option<&'static str>,
+    /// Without Hawser, over one network: the network that packets to the client take in turn with
+    /// it, whatever waits there, by the kernel's own routes.
+    pub in_turn_with: Option<usize>,
+    /// What the access point's box of a repeater is told on its command line beside the rest.
+    pub arguments: Vec<&'static str>,
+    /// What it is asked while the workloads run.
+    pub asked: Vec<Asked>,
+}
+
+/// A command that is given on the access point's box of a repeater. What it prints is in the run's
+/// directory, as `asked-0` and so on.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// After the workloads' start.
+    pub at: Duration,
+    /// The words after `hawser`.
+    pub words: Vec<&'static str>,
 }
 
 /// Clients of a repeater: the box with the networks' stations is their access point, by the card of
@@ -164,6 +188,7 @@ mod tests {
             towards: Vec::new(),
             overhear: false,
             strangers: Vec::new(),
+            overlaps: Vec::new(),
         };
         let guest = Guest {
             network: 1,

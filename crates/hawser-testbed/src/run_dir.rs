@@ -60,6 +60,22 @@ impl RunDir {
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
+
+    /// The last [`subdirectory`](Self::subdirectory) of that name; `None`: there is none.
+    ///
+    /// # Errors
+    /// When the directory cannot be read.
+    pub fn latest(&self, name: &str) -> io::Result<Option<PathBuf>> {
+        let mut latest = None;
+        for n in 0.. {
+            let path = self.path.join(format!("{name}-{n}"));
+            if !path.try_exists()? {
+                break;
+            }
+            latest = Some(path);
+        }
+        Ok(latest)
+    }
 }
 
 impl Drop for RunDir {

@@ -44,6 +44,8 @@ pub(crate) struct Air {
     beside: Option<Namespace>,
     /// Where each card is, and its device's name there.
     cards: Vec<(Namespace, String)>,
+    /// Lines that each hostapd is given beside its own.
+    more: String,
 }
 
 /// The daemon of one network.
@@ -65,7 +67,8 @@ impl Air {
         );
         // A country whose rules allow access points on the channels of 5 GHz.
         let mut set = Command::new("iw");
-        set.args(["reg", "set", COUNTRY]);
+        let country = on_air.country.unwrap_or(COUNTRY);
+        set.args(["reg", "set", country]);
         run(set, "")?;
         for network in &scenario.networks {
             let Some(wifi) = &network.wifi else { continue };
@@ -88,6 +91,10 @@ impl Air {
             access_points: Vec::new(),
             beside: None,
             cards: Vec::new(),
+            more: format!("country_code={country}\n")
+                + &on_air
+                    .hostapd
+                    .map_or_else(String::new, |directory| format!("ctrl_interface={directory}\n")),
         }))
     }
 
@@ -157,6 +164,7 @@ impl Air {
             .context("cannot run hostapd; is it installed?")?;
         if let Some(mut stdin) = daemon.stdin.take() {
             stdin.write_all(config.as_bytes())?;
+            stdin.write_all(self.more.as_bytes())?;
         }
         self.access_points.push(AccessPoint(daemon));
         let access_point = self.access_points.last_mut().expect("it was pushed");
@@ -272,6 +280,7 @@ fn medium_config(scenario: &Scenario, on_air: &OnAir) -> MediumConfig {
         towards: Vec::new(),
         overhear: false,
         strangers,
+        overlaps: on_air.overlaps.clone(),
     };
     on_air.refine(&mut config, &pairs);
     config
@@ -298,7 +307,7 @@ fn hostapd(device: &str, name: &str, wifi: &Wifi) -> String {
     let band = if wifi.channel > LAST_OF_2_GHZ { "a" } else { "g" };
     format!(
         "interface={device}\ndriver=nl80211\nssid={name}\nhw_mode={band}\nchannel={}\n\
-         country_code={COUNTRY}\nwmm_enabled=0\n",
+         wmm_enabled=0\n",
         wifi.channel
     )
 }

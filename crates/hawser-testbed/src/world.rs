@@ -201,6 +201,9 @@ impl World {
         if let Some(clients) = &on_air.clients {
             world.build_clients(clients)?;
         }
+        if let Some(network) = on_air.in_turn_with {
+            world.take_turns(network)?;
+        }
         if !on_air.wire.is_zero() {
             world.delay_server(on_air.wire)?;
         }

@@ -708,14 +708,22 @@ fn carry_out(
                 tracing::debug!(session = id.0, scheduler, "client asks for an unknown scheduler");
             }
         }
-        HubAction::SetCap { path, cap } => orders(
-            Change::SetCap {
-                session: id,
-                path: PathId(path),
-                cap,
-            }
-            .into(),
-        ),
+        HubAction::SetCap { path, cap } => {
+            tracing::debug!(
+                session = id.0,
+                path,
+                cap_bps = cap.map(|cap| cap.as_bps()),
+                "held to"
+            );
+            orders(
+                Change::SetCap {
+                    session: id,
+                    path: PathId(path),
+                    cap,
+                }
+                .into(),
+            );
+        }
         HubAction::SetPreference { path, preference } => orders(
             Change::SetPreference {
                 session: id,

@@ -8,7 +8,7 @@
 //!
 //! Scope: radios at the medium's own choice of rates, as where a card's firmware
 //! chooses. Limitations: a radio is on one channel, the one it sent on last (or that
-//! [`FrameMedium::handle_tuned`] says); a frame that waits while its radio moves is sent on the new
+//! [`FrameMedium::handle_tuned`] says, which is asked of radios that frames are for); a frame that waits while its radio moves is sent on the new
 //! channel. Frames carry no rate of their own, so what a stack's own rate control wishes is not
 //! asked.
 
@@ -91,6 +91,8 @@ pub struct MediumConfig {
     pub overhear: bool,
     /// Whoever else is on the air.
     pub strangers: Vec<Stranger>,
+    /// Channels of which each is noise on the other. Units: MHz.
+    pub overlaps: Vec<(u32, u32)>,
 }
 
 /// Two stations without a stack, of which one sends to the other.
@@ -161,6 +163,9 @@ impl FrameMedium {
     pub fn new(mut config: MediumConfig, seed: u64, now: Instant) -> Self {
         let mut air = Air::new(seed, now);
         air.add_station(config.station.clone());
+        for (one, other) in &config.overlaps {
+            air.set_overlap(channel_of(*one), channel_of(*other));
+        }
         let nobody = Radio {
             name: [0; 6],
             frequency: 0,
@@ -207,6 +212,9 @@ impl FrameMedium {
         self.tune(station, frame.frequency, now);
         let is_for_all = receiver[0] & 1 == 1 || !frame.wants_ack;
         let to = self.owners.get(&receiver).copied().unwrap_or(STRANGER);
+        if !is_for_all {
+            self.ask_where(station, to, receiver, frame.frequency);
+        }
         let outgoing = Outgoing {
             to: (!is_for_all).then_some(to),
             len: u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX) + CHECK_SEQUENCE,
@@ -339,8 +347,7 @@ impl FrameMedium {
         let radio = &mut self.radios[usize::from(station.0)];
         if radio.frequency != frequency {
             radio.frequency = frequency;
-            let channel = u16::try_from(frequency).unwrap_or(u16::MAX);
-            self.air.tune(station, channel, Duration::ZERO, now);
+            self.air.tune(station, channel_of(frequency), Duration::ZERO, now);
             self.take_events();
         }
     }
@@ -407,6 +414,28 @@ impl FrameMedium {
         });
     }
 
+    /// A radio that has followed its access point to another channel says nothing there before it
+    /// has heard a beacon, and acknowledges frames all the same. So one that is thought to be
+    /// elsewhere is asked, by a frame that no stack heeds: that it is taken shows where it is.
+    fn ask_where(&mut self, from: StationId, to: StationId, receiver: Address, frequency: u32) {
+        let [sender, radio] = [from, to].map(|id| &self.radios[usize::from(id.0)]);
+        if radio.owner != Owner::Stack || radio.frequency == frequency {
+            return;
+        }
+        let signal = self.config.between(sender.name, radio.name);
+        let mut bytes = vec![0; LEAST_FRAME];
+        bytes[0] = CLEAR_TO_SEND;
+        bytes[4..10].copy_from_slice(&receiver);
+        self.events.push_back(MediumEvent::Read {
+            radio: radio.name,
+            frequency,
+            bytes,
+            rate: self.config.station.standard.beacon_rate(),
+            power: power_of(signal),
+            is_elsewhere: true,
+        });
+    }
+
     /// A radio that scans or follows its access point to another channel may say nothing there: a
     /// broadcast that its stack takes shows where it is.
     fn tell_those_elsewhere(&mut self, by: StationId, body: &Carried) {
@@ -457,6 +486,11 @@ impl MediumConfig {
     }
 }
 
+/// What the air calls a channel here: its frequency.
+fn channel_of(frequency: u32) -> u16 {
+    u16::try_from(frequency).unwrap_or(u16::MAX)
+}
+
 fn address_at(frame: &[u8], at: usize) -> Option<Address> {
     frame.get(at..)?.first_chunk().copied()
 }
@@ -475,6 +509,10 @@ const CHECK_SEQUENCE: u32 = 4;
 const SHORTEST: Duration = Duration::from_micros(10);
 /// The first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): management, subtype 8.
 const BEACON: u8 = 0x80;
+/// The same: control, subtype 12.
+const CLEAR_TO_SEND: u8 = 0xc4;
+/// Simulated cards take no shorter frame than one with three addresses. Units: bytes.
+const LEAST_FRAME: usize = 24;
 /// In the second byte of frame control.
 const RETRY: u8 = 0x08;
 

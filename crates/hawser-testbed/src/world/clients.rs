@@ -4,8 +4,8 @@ use anyhow::{Context, bail};
 use hawser_netem::scenario::Via;
 
 use super::{
-    BRIDGE, BuiltNetwork, FIRST_GUEST, GUEST, SETTINGS, World, gateway_device, namespace, permit_subflows,
-    prepare_kernel, prepare_router,
+    BRIDGE, BuiltNetwork, FIRST_GUEST, GUEST, SETTINGS, World, gateway_device, namespace, nft,
+    permit_subflows, prepare_kernel, prepare_router,
 };
 use crate::client_hop::CLIENTS;
 use crate::command::ip;
@@ -66,6 +66,26 @@ impl World {
         Ok(())
     }
 
+    /// Lets packets from the server take the only network that is used and another one in turn.
+    ///
+    /// # Errors
+    /// There is no such network, or the kernel refuses.
+    pub(super) fn take_turns(&self, network: usize) -> anyhow::Result<()> {
+        let other = self.networks.get(network).map(|network| network.number);
+        let (Some(other), Via::Single(_)) = (other, &self.via) else {
+            bail!("packets take turns between one network that is used and another one");
+        };
+        let rules = "table ip lab_turns {\nchain pre {\ntype filter hook prerouting priority mangle;\n\
+                     iifname \"server\" meta mark set numgen inc mod 2\n}\n}\n";
+        nft(&self.net, rules)?;
+        let device = gateway_device(other);
+        let commands = format!(
+            "rule add fwmark 1 table {TURNS}\n\
+             route add default via 10.77.{other}.2 dev {device} table {TURNS}\n"
+        );
+        ip(&self.net, &[], &commands)
+    }
+
     /// A subnet of clients for each network that is used, which travels over that network; says
     /// which.
     fn route_to_clients(&self) -> anyhow::Result<Vec<usize>> {
@@ -97,3 +117,6 @@ impl World {
         Ok(subnets)
     }
 }
+
+/// The router's table for every second packet.
+const TURNS: u32 = 91;

@@ -49,6 +49,7 @@ impl Air {
             signals: Vec::new(),
             towards: Vec::new(),
             overhear: false,
+            overlaps: Vec::new(),
         };
         let mut medium = Medium::take_over(config, 1).unwrap();
         let is_over = Arc::new(AtomicBool::new(false));

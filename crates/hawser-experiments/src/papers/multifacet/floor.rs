@@ -45,7 +45,8 @@ use hawser_sim::radio::{
 use hawser_sim::tcp;
 
 /// A rate of 802.11n; 40 MHz with the short guard interval, as drivers have it.
-pub(crate) const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
+#[must_use]
+pub const fn ht(mcs: u8, streams: u8, wide: bool) -> PhyRate {
     PhyRate::Ht {
         mcs,
         streams,
@@ -79,16 +80,6 @@ impl Hop {
         }
     }
 
-    /// 802.11a or g, at 54 Mb/s but for what the driver samples.
-    pub(crate) fn legacy() -> Self {
-        Self {
-            standard: Standard::A,
-            rates: RateControl::throughput(Standard::A.rates()),
-            aggregate: 1,
-            signal: Signal::clear(),
-        }
-    }
-
     /// The same hop of which each frame is lost with this probability.
     #[must_use]
     pub fn lossy(self, loss: f64) -> Self {
@@ -107,6 +98,17 @@ impl Hop {
             queue: DRIVER,
             ..StationConfig::fixed(self.standard, channel, self.standard.lowest())
         }
+    }
+}
+
+/// A hop of 802.11a or g, at 54 Mb/s but for what the driver samples.
+#[must_use]
+pub fn legacy() -> Hop {
+    Hop {
+        standard: Standard::A,
+        rates: RateControl::throughput(Standard::A.rates()),
+        aggregate: 1,
+        signal: Signal::clear(),
     }
 }
 

@@ -23,17 +23,23 @@ pub struct Reaction;
 const LENGTH: u64 = 200;
 const HALF: Duration = Duration::from_millis(500);
 
-/// The floor with the interferer.
-fn interfered() -> Setup {
-    let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
-    setup.competitors.push(Competitor {
-        channel: setup.channels[1],
+/// Who is near the client on that channel, in the second half of each second.
+#[must_use]
+pub fn interferer(channel: u16) -> Competitor {
+    Competitor {
+        channel,
         rate: ht(4, 2, false),
         aggregate: Hop::fixed(4, 2, false).aggregate,
         load: 30.0,
         near: vec![(Who::Repeater, FAINT), (Who::Clients, NEAR)],
         period: Some(HALF * 2),
-    });
+    }
+}
+
+/// The floor with the interferer.
+fn interfered() -> Setup {
+    let mut setup = Setup::new(twenty(), thirty(), Some(sixty()), Scheme::Multifacet);
+    setup.competitors.push(interferer(setup.channels[1]));
     setup
 }
 

@@ -25,17 +25,41 @@ pub struct WideChannel;
 
 /// Of all. Units: dBm.
 const POWER: f32 = -65.0;
+/// The wide channel, and those that it covers a part of.
+pub const WIDE_OVERLAPS: [(u16, u16); 2] = [(3, 6), (3, 1)];
+/// What the interferers offer where they are little and much. Units: Mb/s.
+pub const WIDE_LOADS: [f64; 2] = [10.0, 20.0];
 
-fn rate(is_wide: bool, load: f64, seed: u64) -> f64 {
+/// A link of 40 MHz or of 20.
+#[must_use]
+pub fn wide_hop(is_wide: bool) -> Hop {
     let rates: Vec<PhyRate> = (0..8).map(|mcs| ht(mcs, 3, is_wide)).collect();
-    let hop = Hop {
+    Hop {
         rates: RateControl::throughput(rates),
         signal: Signal {
             power: POWER,
             ..Signal::clear()
         },
         ..Hop::fixed(7, 3, is_wide)
+    }
+}
+
+/// Who else is there, and offers `load` each. Units: Mb/s.
+#[must_use]
+pub fn beside_wide(load: f64) -> Vec<Competitor> {
+    let on = |channel| Competitor {
+        channel,
+        rate: PhyRate::Ofdm(54),
+        aggregate: 1,
+        load,
+        near: vec![(Who::AccessPoint, POWER), (Who::Repeater, POWER)],
+        period: None,
     };
+    [6, 11].map(on).to_vec()
+}
+
+fn rate(is_wide: bool, load: f64, seed: u64) -> f64 {
+    let hop = wide_hop(is_wide);
     let scheme = if is_wide {
         Scheme::Traditional
     } else {
@@ -43,17 +67,8 @@ fn rate(is_wide: bool, load: f64, seed: u64) -> f64 {
     };
     let mut setup = Setup::new(hop.clone(), hop, None, scheme);
     setup.channels = if is_wide { [3, 14] } else { [1, 6] };
-    setup.overlaps = vec![(3, 6), (3, 1)];
-    for channel in [6, 11] {
-        setup.competitors.push(Competitor {
-            channel,
-            rate: PhyRate::Ofdm(54),
-            aggregate: 1,
-            load,
-            near: vec![(Who::AccessPoint, POWER), (Who::Repeater, POWER)],
-            period: None,
-        });
-    }
+    setup.overlaps = WIDE_OVERLAPS.to_vec();
+    setup.competitors = beside_wide(load);
     throughput(&setup, Load::Tcp, SHORT, seed)
 }
 
@@ -68,7 +83,7 @@ impl Experiment for WideChannel {
 
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
-        for (name, load) in [("low", 10.0), ("high", 20.0)] {
+        for (name, load) in ["low", "high"].into_iter().zip(WIDE_LOADS) {
             let gain = rate(false, load, seed) / rate(true, load, seed);
             findings.value(format!("M.fig16.{name}"), gain, Unit::Times);
         }

@@ -20,6 +20,7 @@ fn medium(signal: Signal, overhear: bool) -> FrameMedium {
         towards: Vec::new(),
         overhear,
         strangers: Vec::new(),
+        overlaps: Vec::new(),
     };
     FrameMedium::new(config, 1, Instant::ZERO)
 }
@@ -256,4 +257,31 @@ fn strangers_take_their_share_of_the_air_and_no_stack_reads_them() {
     let taken = |time: Duration| time.as_secs_f64() - alone.as_secs_f64();
     let share = taken(half_of_the_time) / taken(all_the_time);
     assert!((0.2..0.7).contains(&share), "{share}");
+}
+
+#[test]
+fn a_radio_that_is_thought_to_be_elsewhere_is_asked_where_it_is_and_reads_what_is_for_it() {
+    for is_there in [true, false] {
+        let mut medium = introduced(Signal::clear(), false);
+        let mut sent = frame(0x08, ACCESS_POINT, interface(CARD), 7, 1000);
+        sent.frequency = 2437;
+        medium.handle_frame(sent, Instant::ZERO);
+        let asked = medium.poll_event();
+        let Some(MediumEvent::Read {
+            radio,
+            frequency,
+            is_elsewhere,
+            ..
+        }) = asked
+        else {
+            panic!("nobody was asked: {asked:?}");
+        };
+        assert_eq!((radio, frequency, is_elsewhere), (CARD, 2437, true));
+        if is_there {
+            medium.handle_tuned(CARD, 2437, Instant::ZERO);
+        }
+        let (events, _) = run(&mut medium);
+        assert_eq!(reads(&events).contains(&(CARD, 0, false)), is_there, "{events:?}");
+        assert_eq!(done(&events)[0].2, is_there);
+    }
 }

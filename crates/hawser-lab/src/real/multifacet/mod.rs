@@ -1,7 +1,8 @@
 //! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater that are
 //! joined by two radios, and clients on the channel of one of them.
 //!
-//! Scope: figures 2, 6, 7, 8a, 9, 10 and 14 and tables 3 and 4, with the hops, placements and
+//! Scope: figures 2, 6, 7, 8a and 9 to 16 but for the typical wait of figure 13, and tables 3 and 4
+//! but for ROMA, with the hops, placements and
 //! competitors that `hawser_experiments` has for them. The traditional repeater is the kernel's own
 //! forwarding over the link of its own; Multifacet is `hawser repeat` on both boxes; multipath TCP
 //! is the kernel's, uncoupled, with an address of the client on each link. Cards stop their queues
@@ -29,6 +30,12 @@ use hawser_wire::data::FRAMING;
 
 use super::air::{Evaluation, Inside, Lab, scenario};
 use super::found::Measured;
+
+mod in_turn;
+mod links;
+mod logs;
+mod searching;
+mod throttling;
 
 pub(super) const EVALUATIONS: &[Evaluation] = &[
     Evaluation {
@@ -107,6 +114,54 @@ pub(super) const EVALUATIONS: &[Evaluation] = &[
         kernel: CARDS,
         run: against_routing,
     },
+    Evaluation {
+        setup: "M-fig6, in turn",
+        claims: &["M.fig6b.naive"],
+        kernel: CARDS,
+        run: in_turn::uncontrolled,
+    },
+    Evaluation {
+        setup: "M-fig7, in turn",
+        claims: &["M.fig7.naive"],
+        kernel: CARDS,
+        run: in_turn::bottlenecks,
+    },
+    Evaluation {
+        setup: "M-fig14, in turn",
+        claims: &["M.fig14.rr"],
+        kernel: CARDS,
+        run: in_turn::interference,
+    },
+    Evaluation {
+        setup: "M-fig12",
+        claims: &["M.fig12.200", "M.fig12.now", "M.fig12.max"],
+        kernel: CARDS,
+        run: throttling::reactions,
+    },
+    Evaluation {
+        setup: "M-fig15",
+        claims: &["M.fig15.step", "M.fig15.adeq", "M.fig15.best"],
+        kernel: CARDS,
+        run: searching::searches,
+    },
+    Evaluation {
+        setup: "M-fig16",
+        claims: &["M.fig16.low", "M.fig16.high"],
+        kernel: CARDS,
+        run: links::wide_channel,
+    },
+    Evaluation {
+        setup: "M-fig13",
+        claims: &["M.fig13.ag", "M.fig13.n", "M.fig13.tab1"],
+        kernel: CARDS,
+        run: links::order,
+    },
+    Evaluation {
+        setup: "M-fig11",
+        claims: &["M.fig11.agg", "M.fig11.d0", "M.fig11.d15", "M.fig11.d120"],
+        kernel: CARDS,
+        run: links::over_the_air,
+    },
 ];
 
 /// Two links and one client.
@@ -123,8 +178,11 @@ struct Floor {
     /// Of the wire to the server, one way.
     wire: Duration,
     competitors: Vec<Competitor>,
+    channels: [u16; 2],
     warmup: Duration,
     length: Duration,
+    /// What else there is to say of the air and of the boxes.
+    more: OnAir,
 }
 
 /// Who carries frames between the two boxes.
@@ -135,6 +193,9 @@ enum Carrier {
     Only(usize),
     /// The kernel's multipath TCP, with an address for each link.
     Mptcp,
+    /// The kernel's forwarding over both, a packet each in turn: neither order nor feedback. What
+    /// the client sends takes the link of its own.
+    InTurn,
 }
 
 /// Over the link of its own.
@@ -148,8 +209,10 @@ impl Floor {
             clients: 1,
             wire: Duration::from_millis(5),
             competitors: Vec::new(),
+            channels: CHANNELS,
             warmup: Duration::from_secs(3),
             length: Duration::from_secs(7),
+            more: OnAir::default(),
         }
     }
 
@@ -179,6 +242,7 @@ impl Floor {
             Carrier::Multifacet => Via::Repeater,
             Carrier::Only(link) => Via::Single(NAMES[link].to_owned()),
             Carrier::Mptcp => Via::Mptcp,
+            Carrier::InTurn => Via::Single(NAMES[OWN].to_owned()),
         };
         let cards = [OWN, SHARED].map(|link| self.links[link].station(0));
         let clients = self.down.as_ref().map(|hop| Clients {
@@ -196,7 +260,8 @@ impl Floor {
             clients,
             strangers: self.competitors.iter().map(|one| self.stranger(one)).collect(),
             wire: self.wire,
-            ..OnAir::default()
+            in_turn_with: (carrier == Carrier::InTurn).then_some(SHARED),
+            ..self.more.clone()
         };
         let networks = [OWN, SHARED].map(|link| self.network(link));
         let workloads = vec![workload.clone(); self.clients];
@@ -210,7 +275,7 @@ impl Floor {
             links: None,
             wifi: Some(Wifi {
                 standard: self.links[link].standard,
-                channel: CHANNELS[link],
+                channel: self.channels[link],
                 rate: None,
                 signal: self.links[link].signal.clone(),
                 neighbours: Vec::new(),
@@ -436,30 +501,8 @@ fn fastest(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
 
 /// Figure 14: what a link loses to an interferer moves to the other one at once.
 fn interference(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let period = Duration::from_secs(10);
-    let mut floor = Floor {
-        links: [thirty(), thirty()],
-        warmup: Duration::ZERO,
-        length: period * 2,
-        ..Floor::of_one(thirty())
-    };
-    floor.competitors.push(Competitor {
-        period: Some(period),
-        load: 20.0,
-        ..Case::C3.competitor(1.0, CHANNELS)
-    });
-    let report = floor.run(lab, Carrier::Multifacet, &udp(35))?;
-    let in_second = (1000 / report.series.networks_bin_ms.max(1)) as usize;
-    let carried: Vec<Vec<f64>> = NAMES
-        .iter()
-        .map(|name| {
-            let bins = report.series.networks.get(*name).map_or(&[][..], Vec::as_slice);
-            let seconds = bins.chunks_exact(in_second);
-            seconds
-                .map(|bins| bins.iter().sum::<u64>() as f64 * 8.0 / 1e6)
-                .collect()
-        })
-        .collect();
+    let report = interfered().run(lab, Carrier::Multifacet, &udp(LOAD))?;
+    let carried = carried(&report, 1_000);
     // The interferer's clock is the kernel's: its onset is where the link begins to carry less.
     let seconds = carried[OWN].len().min(carried[SHARED].len());
     let fall = |second: &usize| carried[OWN][second - 1] - carried[OWN][*second];
@@ -476,6 +519,34 @@ fn interference(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         ("other after".to_owned(), after[1]),
     ];
     Ok(vec![Measured::holds("M.fig14.shift", holds, 1.0, evidence)])
+}
+
+/// Figure 14's links, of which an interferer takes part of the own one for half of each period.
+fn interfered() -> Floor {
+    let period = Duration::from_secs(10);
+    let mut floor = Floor {
+        links: [thirty(), thirty()],
+        warmup: Duration::ZERO,
+        length: period * 2,
+        ..Floor::of_one(thirty())
+    };
+    floor.competitors.push(Competitor {
+        period: Some(period),
+        load: 20.0,
+        ..Case::C3.competitor(1.0, CHANNELS)
+    });
+    floor
+}
+
+/// What each link carried in each time of that length. Units: ms; Mbit/s.
+fn carried(report: &Report, length: u64) -> [Vec<f64>; 2] {
+    let bins = (length / report.series.networks_bin_ms.max(1)).max(1) as usize;
+    NAMES.map(|name| {
+        let all = report.series.networks.get(name).map_or(&[][..], Vec::as_slice);
+        let times = all.chunks_exact(bins);
+        let mbps = |bins: &[u64]| bins.iter().sum::<u64>() as f64 * 8.0 / 1e3 / length as f64;
+        times.map(mbps).collect()
+    })
 }
 
 /// Table 4, without ROMA's logic.
@@ -527,6 +598,8 @@ const CHANNELS: [u16; 2] = [44, 36];
 const PLACEMENTS: u64 = 10;
 /// What the boxes' session leaves of a frame: IPv6, UDP and its own header around Ethernet.
 const FRAMED: f64 = 1.0 - (40.0 + 8.0 + FRAMING as f64) / 1500.0;
+/// What is offered in figure 14. Units: Mbit/s.
+const LOAD: u64 = 35;
 /// A datagram that fits a frame of the session. Units: bytes of UDP payload.
 const DATAGRAM: u64 = 1_370;
 

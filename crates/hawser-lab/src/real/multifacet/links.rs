@@ -1,0 +1,86 @@
+//! Two radios as one link, with the client on the repeater's wire: figures 11, 13 and 16.
+//!
+//! Set-ups are those of `hawser_experiments`. Figure 13 without order is `hawser repeat ap
+//! --any-order`, with which the other box hands over what comes as it comes; frames that are lost
+//! are sent again all the same. The wide channel of figure 16 is wide to the medium alone: hostapd
+//! and the kernel take it for one of 20 MHz.
+
+use hawser_experiments::papers::multifacet::{
+    Hop, LOST, OWN, WIDE_LOADS, WIDE_OVERLAPS, adapted, beside_wide, legacy, three_streams, wide_hop,
+};
+use hawser_netem::air::channel::frequency;
+use hawser_units::Duration;
+
+use super::super::air::Lab;
+use super::super::found::Measured;
+use super::{Carrier, Floor, TRADITIONAL, framed, mean};
+
+/// Both links alike, to a server in the same room.
+fn alike(hop: Hop) -> Floor {
+    Floor {
+        links: [hop.clone(), hop.clone()],
+        wire: Duration::from_micros(20),
+        ..Floor::of_one(hop)
+    }
+}
+
+/// Figure 11.
+pub(super) fn over_the_air(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let (mut all, mut shares, mut evidence) = (Vec::new(), Vec::new(), Vec::new());
+    for feet in [0.0, 15.0, 120.0] {
+        let floor = alike(adapted(feet));
+        let (one, both) = (floor.tcp(lab, TRADITIONAL)?, floor.tcp(lab, Carrier::Multifacet)?);
+        all.push(Measured::within(format!("M.fig11.d{feet:.0}"), one));
+        evidence.push((format!("{feet:.0} feet: one link"), one));
+        evidence.push((format!("{feet:.0} feet: both"), both));
+        shares.push(100.0 * both / (2.0 * one));
+    }
+    let least = shares.into_iter().fold(f64::INFINITY, f64::min);
+    all.push(framed("M.fig11.agg", least).with(evidence));
+    Ok(all)
+}
+
+/// Figure 13, without the typical wait, which no counter has.
+pub(super) fn order(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let (mut all, mut gains) = (Vec::new(), Vec::new());
+    for (name, hop) in [("ag", legacy()), ("n", three_streams(true).lossy(LOST))] {
+        let mut floor = alike(hop);
+        let with = floor.tcp(lab, Carrier::Multifacet)?;
+        floor.more.arguments = vec!["--any-order"];
+        let without = floor.tcp(lab, Carrier::Multifacet)?;
+        let evidence = vec![("without".to_owned(), without), ("with".to_owned(), with)];
+        let lost = 100.0 * (1.0 - without / with);
+        all.push(Measured::within(format!("M.fig13.{name}"), lost).with(evidence));
+        gains.push(100.0 * (with / without - 1.0));
+    }
+    all.push(Measured::within("M.fig13.tab1", mean(&gains)));
+    Ok(all)
+}
+
+/// Figure 16: two channels of 20 MHz against one of 40.
+pub(super) fn wide_channel(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
+    let mut all = Vec::new();
+    for (name, load) in ["low", "high"].into_iter().zip(WIDE_LOADS) {
+        let mut rate = |is_wide: bool| {
+            let mut floor = Floor {
+                competitors: beside_wide(load),
+                ..alike(wide_hop(is_wide))
+            };
+            // The second link of the wide arm is not used, and out of the way.
+            floor.channels = if is_wide { [3, 36] } else { [1, 6] };
+            floor.more.overlaps = WIDE_OVERLAPS
+                .map(|(one, other)| (frequency(one.into()), frequency(other.into())))
+                .to_vec();
+            let carrier = if is_wide {
+                Carrier::Only(OWN)
+            } else {
+                Carrier::Multifacet
+            };
+            floor.tcp(lab, carrier)
+        };
+        let (two, wide) = (rate(false)?, rate(true)?);
+        let evidence = vec![("two channels".to_owned(), two), ("one wide".to_owned(), wide)];
+        all.push(framed(format!("M.fig16.{name}"), two / wide).with(evidence));
+    }
+    Ok(all)
+}
