@@ -43,7 +43,7 @@ use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
+use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
@@ -152,7 +152,8 @@ impl Carrying {
         handover::keep_open(&tun, &socket);
         let seed = u64::from_be_bytes(random());
         let plane = hawser_dataplane::start(DataPlaneConfig {
-            tun,
+            queues: vec![tun],
+            pairs: Pairs::ONE,
             format: Format::Ip,
             seed,
         })?;
@@ -165,6 +166,7 @@ impl Carrying {
             Change::AddSocket {
                 id: HUB_SOCKET,
                 socket: Arc::new(DataSocket::new(socket.clone()).context("the hub's socket cannot be used")?),
+                pair: 0,
             }
             .into(),
         );

@@ -105,7 +105,7 @@ impl AccessPoint {
         self.ports.add(link.index, Arc::clone(&socket))?;
         let socket = Arc::new(DataSocket::new(socket)?);
         let id = SocketId(link.index);
-        (self.own.orders)(hawser_dataplane::Change::AddSocket { id, socket }.into());
+        (self.own.orders)(hawser_dataplane::Change::AddSocket { id, socket, pair: 0 }.into());
         self.sockets.insert(link.index, link.name.clone());
         Ok(())
     }
