@@ -17,7 +17,6 @@ mod handoff;
 mod ingress;
 mod lane;
 mod overhead;
-mod pairs;
 mod pool;
 mod relayed;
 mod sessions;
@@ -39,7 +38,7 @@ use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
 pub use hawser_proto::tunnel::Role;
-pub use pairs::{MOST_PAIRS, Pairs};
+pub use hawser_wire::pairs::Pairs;
 
 use checkpoint::SessionCheckpoint;
 use hawser_units::{PathId, Rate};

@@ -49,6 +49,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         format: Format::Ethernet,
         path_mtu: own.largest_mtu,
         limits: LimitsConfig::default(),
+        pairs: hawser_dataplane::Pairs::ONE,
     };
     let control = HubControl::new(own.store.clone(), settings, Arc::clone(&own.orders));
     let serving = hawser_linux::tasks::spawn({

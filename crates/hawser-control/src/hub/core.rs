@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, random};
-use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
+use hawser_dataplane::{Change, EpochKeys, Orders, Pairs, Role, SessionId, preferred_cipher};
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
 use hawser_units::PathId;
@@ -571,7 +571,9 @@ impl Core {
         } = self;
         let session = sessions.get_mut(&id).expect("it was there");
         let mut goodbye = None;
-        if let Err(violation) = session.machine.handle_message(message, || fresh_index(indices)) {
+        let pairs = (settings.pairs, settings.pairs.of(&session.inner));
+        let fresh = || fresh_index(indices, pairs);
+        if let Err(violation) = session.machine.handle_message(message, fresh) {
             self.count("closed_protocol");
             return Err(violation.into());
         }
@@ -658,9 +660,10 @@ impl Session {
     }
 }
 
-fn fresh_index(taken: &mut HashSet<u32>) -> u32 {
+/// An index that nobody has, by which datagrams come to that pair of threads.
+fn fresh_index(taken: &mut HashSet<u32>, (pairs, pair): (Pairs, u32)) -> u32 {
     loop {
-        let index = u32::from_be_bytes(random());
+        let index = pairs.index(u32::from_be_bytes(random()), pair);
         if taken.insert(index) {
             return index;
         }
