@@ -3,9 +3,10 @@
 //! Three things stay open with the service manager while the one process ends and the next starts:
 //! the inner interface, the UDP socket, which queues what arrives meanwhile, and a file in memory
 //! with the sessions. Of the first two each pair of the data plane's threads has its own: a queue
-//! of the interface, and a socket. The successor goes on under the same keys, with higher packet numbers;
-//! clients notice the restart by their control connections alone, which they make anew. What does
-//! not fit (another interface, port, version or count of pairs) is dropped, and clients begin new sessions.
+//! of the interface, and a socket. The successor goes on under the same keys, with higher packet
+//! numbers; clients notice the restart by their control connections alone, which they make anew.
+//! What does not fit (another interface, port, version or count of pairs) is dropped, and clients
+//! begin new sessions.
 //!
 //! The interface and the socket are given to the manager at start. So they outlive a crash, too;
 //! the sessions do not.
