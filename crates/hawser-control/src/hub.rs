@@ -3,6 +3,7 @@
 
 mod core;
 mod handover;
+mod index;
 mod limiting;
 mod limits;
 mod receipts;

@@ -18,7 +18,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, random};
-use hawser_dataplane::{Change, EpochKeys, Orders, Pairs, Role, SessionId, preferred_cipher};
+use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
 use hawser_units::PathId;
@@ -28,6 +28,7 @@ use hawser_wire::control::{
 use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
+use super::index::fresh_index;
 use super::limits::Limits;
 use super::receipts::Receipts;
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
@@ -572,8 +573,10 @@ impl Core {
         let session = sessions.get_mut(&id).expect("it was there");
         let mut goodbye = None;
         let pairs = (settings.pairs, settings.pairs.of(&session.inner));
-        let fresh = || fresh_index(indices, pairs);
-        if let Err(violation) = session.machine.handle_message(message, fresh) {
+        if let Err(violation) = session
+            .machine
+            .handle_message(message, || fresh_index(indices, pairs))
+        {
             self.count("closed_protocol");
             return Err(violation.into());
         }
@@ -657,16 +660,6 @@ impl Core {
 impl Session {
     pub(super) fn belongs_to(&self, client: &Client) -> bool {
         self.name == client.name && client.key == Some(self.key) && client.inner() == self.inner
-    }
-}
-
-/// An index that nobody has, by which datagrams come to that pair of threads.
-fn fresh_index(taken: &mut HashSet<u32>, (pairs, pair): (Pairs, u32)) -> u32 {
-    loop {
-        let index = pairs.index(u32::from_be_bytes(random()), pair);
-        if taken.insert(index) {
-            return index;
-        }
     }
 }
 
