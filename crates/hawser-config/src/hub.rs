@@ -10,8 +10,8 @@ use serde::Deserialize;
 use crate::invitation::HubAddress;
 use crate::{
     ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
-    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, TlsListen,
-    ports,
+    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, ThreadPairs,
+    TlsListen, ports,
 };
 
 /// What `hub.toml` says.
@@ -68,6 +68,10 @@ pub struct HubConfig {
     /// How packets of layered streams are known that the hub sends; the first that fits decides.
     #[serde(default, rename = "layer")]
     pub layers: Vec<LayerConfig>,
+    /// How many pairs of threads carry packets, each with sessions of its own; one for every two
+    /// processors unless set.
+    #[serde(default)]
+    pub thread_pairs: Option<ThreadPairs>,
     /// Where Prometheus may ask; off when absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,

@@ -65,7 +65,7 @@ pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsCo
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,
-    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed,
+    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs,
 };
 
 #[cfg(test)]

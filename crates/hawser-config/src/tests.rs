@@ -436,6 +436,14 @@ fn a_hub_file_needs_endpoint_and_pool() {
             "hub.toml:3: expected one address of each family at most",
         ),
         (
+            "thread_pairs = 0",
+            "hub.toml:3: thread_pairs 0 is out of range: 1 to 16",
+        ),
+        (
+            "thread_pairs = 17",
+            "hub.toml:3: thread_pairs 17 is out of range: 1 to 16",
+        ),
+        (
             "nat_addresses = [\"::\"]",
             "hub.toml:3: expected one address of each family at most",
         ),
@@ -449,6 +457,9 @@ fn a_hub_file_needs_endpoint_and_pool() {
     ))
     .unwrap();
     assert_eq!(named.nat_addresses.0.len(), 2);
+    assert_eq!(named.thread_pairs, None);
+    let spread = hub(&format!("{HUB}thread_pairs = 4")).unwrap();
+    assert_eq!(spread.thread_pairs, Some(crate::ThreadPairs(4)));
 }
 
 #[test]

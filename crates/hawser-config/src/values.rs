@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hawser_proto::scheduler;
 use hawser_units::Rate;
+use hawser_wire::pairs::MOST_PAIRS;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
 
@@ -378,6 +379,23 @@ impl<'de> Deserialize<'de> for Mtu {
         } else {
             Err(de::Error::custom(format_args!(
                 "mtu {mtu} is out of range: 1280 to 9000 bytes"
+            )))
+        }
+    }
+}
+
+/// How many pairs of threads carry a hub's packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadPairs(pub u32);
+
+impl<'de> Deserialize<'de> for ThreadPairs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let count = u32::deserialize(deserializer)?;
+        if (1..=MOST_PAIRS).contains(&count) {
+            Ok(Self(count))
+        } else {
+            Err(de::Error::custom(format_args!(
+                "thread_pairs {count} is out of range: 1 to {MOST_PAIRS}"
             )))
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! Three things stay open with the service manager while the one process ends and the next starts:
 //! the inner interface, the UDP socket, which queues what arrives meanwhile, and a file in memory
-//! with the sessions. The successor goes on under the same keys, with higher packet numbers;
-//! clients notice the restart by their control connections alone, which they make anew. What does
-//! not fit (another interface, port or version) is dropped, and clients begin new sessions.
+//! with the sessions. Of the first two each pair of the data plane's threads has its own: a queue
+//! of the interface, and a socket. The successor goes on under the same keys, with higher packet
+//! numbers; clients notice the restart by their control connections alone, which they make anew.
+//! What does not fit (another interface, port, version or count of pairs) is dropped, and clients
+//! begin new sessions.
 //!
 //! The interface and the socket are given to the manager at start. So they outlive a crash, too;
 //! the sessions do not.
@@ -15,8 +17,10 @@
 //!      +------------ sessions restored <-- interface and socket taken <-- next process starts <---+
 //! ```
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hawser_dataplane::checkpoint::SessionCheckpoint;
@@ -70,29 +74,35 @@ pub struct ControlCheckpoint {
 /// What the process before has left.
 #[derive(Default)]
 pub struct Inherited {
-    /// The inner interface.
-    pub tun: Option<Tun>,
-    /// The socket, in which datagrams wait.
-    pub socket: Option<UdpSocket>,
+    /// The inner interface: a queue for each pair of threads, or none.
+    pub queues: Vec<Tun>,
+    /// The sockets, in which datagrams wait: one for each pair of threads, or none.
+    pub sockets: Vec<UdpSocket>,
     /// The sessions; none after a crash.
     pub sessions: Vec<HubSessionCheckpoint>,
 }
 
 impl Inherited {
-    /// Takes what the service manager has kept, as far as it fits an interface and an address.
-    pub fn take((interface, mtu): (&str, u16), listen: SocketAddr) -> Self {
+    /// Takes what the service manager has kept, as far as it fits an interface, an address and a
+    /// count of pairs of threads.
+    pub fn take((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32) -> Self {
         let mut inherited = Self::default();
+        let (mut queues, mut sockets) = (BTreeMap::new(), BTreeMap::new());
+        let mut names = Vec::new();
         let kept = service::take_kept().unwrap_or_else(|error| {
             tracing::warn!(%error, "nothing is taken over from the process before");
             Vec::new()
         });
         let mut sessions = None;
         for kept in kept {
-            let taken = match kept.name.as_str() {
-                INTERFACE => Tun::adopt(kept.descriptor, interface, mtu)
-                    .map(|tun| inherited.tun = Some(tun))
+            let (what, pair) = parsed(&kept.name);
+            let taken = match what {
+                INTERFACE => Tun::adopt(kept.descriptor, interface, mtu, pairs)
+                    .map(|queue| drop(queues.insert(pair, queue)))
                     .map_err(Into::into),
-                SOCKET => adopt_socket(kept.descriptor, listen).map(|socket| inherited.socket = Some(socket)),
+                SOCKET => {
+                    adopt_socket(kept.descriptor, listen).map(|socket| drop(sockets.insert(pair, socket)))
+                }
                 SESSIONS => read(kept.descriptor).map(|read| sessions = Some(read)),
                 _ => Ok(()),
             };
@@ -100,13 +110,32 @@ impl Inherited {
                 let error = format!("{error:#}");
                 tracing::info!(what = kept.name, error, "not taken over from the process before");
             }
+            names.push(kept.name);
+        }
+        inherited.queues = complete(queues, pairs);
+        inherited.sockets = complete(sockets, pairs);
+        // What is of no use must be gone before there is another of its name or port.
+        let is_used = |name: &&String| match parsed(name).0 {
+            INTERFACE => !inherited.queues.is_empty(),
+            SOCKET => !inherited.sockets.is_empty(),
+            _ => true,
+        };
+        let useless: Vec<_> = names.iter().filter(|name| !is_used(name)).collect();
+        if !useless.is_empty() {
+            let forgotten = useless.into_iter().try_for_each(|name| service::forget(name));
+            if let Err(error) = forgotten.and_then(|()| service::settle()) {
+                tracing::warn!(%error, "the service manager keeps what is of no use");
+            }
         }
         // A checkpoint is good for one successor: used twice, packet numbers would be, too.
         let is_gone = match &sessions {
             Some(_) => service::forget(SESSIONS).and_then(|()| service::settle()),
             None => service::forget(SESSIONS),
         };
-        match (is_gone, inherited.tun.is_some() && inherited.socket.is_some()) {
+        match (
+            is_gone,
+            !inherited.queues.is_empty() && !inherited.sockets.is_empty(),
+        ) {
             (Ok(()), true) => inherited.sessions = sessions.map(|read| read.sessions).unwrap_or_default(),
             (Err(error), _) => tracing::warn!(%error, "sessions are not taken over"),
             (Ok(()), false) => {}
@@ -115,13 +144,46 @@ impl Inherited {
     }
 }
 
-/// Gives the interface and the socket to the service manager, if there is one.
-pub fn keep_open(tun: &Tun, socket: &UdpSocket) {
+/// What belongs to each of so many pairs, in their order; nothing where one is missing or too many.
+fn complete<T>(found: BTreeMap<u32, T>, pairs: u32) -> Vec<T> {
+    if !found.keys().copied().eq(0..pairs) {
+        return Vec::new();
+    }
+    found.into_values().collect()
+}
+
+/// The name of what belongs to a pair. That of the first is as older versions have it.
+fn named(what: &str, pair: usize) -> String {
+    match pair {
+        0 => what.to_owned(),
+        _ => format!("{what}-{pair}"),
+    }
+}
+
+fn parsed(name: &str) -> (&str, u32) {
+    let parts = name.rsplit_once('-');
+    let numbered = parts.and_then(|(what, pair)| Some((what, pair.parse().ok()?)));
+    numbered.unwrap_or((name, 0))
+}
+
+/// For how many pairs of threads the process before has left sockets; `None` when there was none.
+#[must_use]
+pub fn kept_pairs() -> Option<u32> {
+    let names = service::kept_names();
+    let sockets = names.iter().filter(|name| parsed(name).0 == SOCKET);
+    u32::try_from(sockets.count()).ok().filter(|count| *count > 0)
+}
+
+/// Gives the interface and the sockets to the service manager, if there is one.
+pub fn keep_open(queues: &[Tun], sockets: &[Arc<UdpSocket>]) {
     if !service::is_managed() {
         return;
     }
-    for (name, descriptor) in [(INTERFACE, tun.as_fd()), (SOCKET, socket.as_fd())] {
-        if let Err(error) = service::keep(name, descriptor) {
+    let queues = queues.iter().map(|queue| (INTERFACE, queue.as_fd())).enumerate();
+    let sockets = sockets.iter().map(|socket| (SOCKET, socket.as_fd())).enumerate();
+    for (pair, (what, descriptor)) in queues.chain(sockets) {
+        let name = named(what, pair);
+        if let Err(error) = service::keep(&name, descriptor) {
             tracing::warn!(%error, name, "a restart will not keep connections");
         }
     }
@@ -162,4 +224,31 @@ fn read(descriptor: OwnedFd) -> anyhow::Result<Checkpoint> {
         bail!("it is of version {version}, this is version {VERSION}");
     }
     serde_json::from_slice(&text).context("damaged")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_say_what_belongs_to_which_pair() {
+        for what in [INTERFACE, SOCKET, SESSIONS] {
+            for pair in [0, 1, 15] {
+                let name = named(what, pair);
+                assert_eq!(parsed(&name), (what, pair as u32), "{name}");
+            }
+        }
+        assert_eq!(named(SOCKET, 0), "socket", "as older versions have it");
+        assert_eq!(parsed("some-thing"), ("some-thing", 0));
+    }
+
+    #[test]
+    fn a_set_is_taken_whole_or_not_at_all() {
+        let found = |pairs: &[u32]| pairs.iter().map(|pair| (*pair, *pair)).collect();
+        assert_eq!(complete(found(&[1, 0]), 2), [0, 1]);
+        assert_eq!(complete(found(&[0]), 1), [0]);
+        for (pairs, count) in [(&[0][..], 2), (&[0, 1], 1), (&[1], 1), (&[0, 2], 2), (&[], 1)] {
+            assert!(complete(found(pairs), count).is_empty(), "{pairs:?} of {count}");
+        }
+    }
 }

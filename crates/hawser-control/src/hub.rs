@@ -4,6 +4,7 @@
 mod core;
 mod fleet;
 mod handover;
+mod index;
 mod leading;
 mod limiting;
 mod limits;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, Signer};
 use hawser_config::{LimitsConfig, Pool};
-use hawser_dataplane::{Orders, Role, SessionId, SocketId};
+use hawser_dataplane::{Orders, Pairs, Role, SessionId, SocketId};
 use hawser_linux::udp::plain;
 use hawser_units::Bytes;
 use hawser_wire::control::{CloseReason, Hello, Message, Refusal};
@@ -56,6 +57,8 @@ pub struct HubSettings {
     pub path_mtu: u16,
     /// What clients may use that have no limits of their own.
     pub limits: LimitsConfig,
+    /// How sessions are spread over the data plane's threads. Fixed while it runs.
+    pub pairs: Pairs,
 }
 
 /// The hub's sessions and the store behind them, shared by all connections.
@@ -429,7 +432,7 @@ impl HubControl {
 
 /// Every network in use carries Ethernet's 1500.
 pub const PATH_MTU: u16 = 1500;
-/// The hub's one UDP socket.
+/// The hub's one UDP port.
 pub const HUB_SOCKET: SocketId = SocketId(0);
 /// A handshake and a hello take a few round trips.
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -61,6 +61,7 @@ impl Hub {
             format: Format::Ip,
             path_mtu: 1500,
             limits: hawser_config::LimitsConfig::default(),
+            pairs: hawser_dataplane::Pairs::ONE,
         };
         let hub = HubControl::new(SharedStore::new(store), settings, orders);
         let endpoint = quinn::Endpoint::new_with_abstract_socket(

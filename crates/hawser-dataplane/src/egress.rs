@@ -21,6 +21,7 @@ use super::lane::Lane;
 use super::overhead::{overhead, path_config};
 use super::relayed::Relayed;
 use super::sessions::{Accepted, Session, Sessions};
+use super::share::Share;
 use super::{Change, Event, Reply, SessionId, SessionSnapshot, SocketId, snapshot};
 
 /// Packets read from the TUN before what they made is sent.
@@ -61,7 +62,7 @@ impl Sender {
         (tun, format): (Tun, Format),
         orders: Taker<Order, Relayed, Waker>,
         events: tokio::sync::mpsc::Sender<Event>,
-        seed: u64,
+        (seed, share): (u64, Share),
     ) -> Self {
         Self {
             tun,
@@ -69,7 +70,7 @@ impl Sender {
             orders,
             events: Events::new(events),
             sockets: HashMap::new(),
-            sessions: Sessions::new(format, seed, now()),
+            sessions: Sessions::new(format, seed, share, now()),
             batches: Batches::new(),
             no_key: 0,
         }
@@ -205,7 +206,11 @@ impl Sender {
             } => {
                 counters.extend(self.counters());
                 let sessions = self.snapshots(&received, now());
-                reply(super::Snapshot { sessions, counters });
+                reply(super::Snapshot {
+                    sessions,
+                    counters,
+                    pairs: Vec::new(),
+                });
             }
         }
     }
@@ -214,7 +219,7 @@ impl Sender {
     fn change(&mut self, change: &Change) {
         let at = now();
         match change {
-            Change::AddSocket { id, socket } => {
+            Change::AddSocket { id, socket, .. } => {
                 self.sessions.equip(socket);
                 self.sockets.insert(*id, Arc::clone(socket));
             }

@@ -25,6 +25,7 @@ use super::crypto::DataKey;
 use super::egress;
 use super::handoff::{StopsOther, Taker};
 use super::relayed::{Relayed, Source};
+use super::share::Share;
 use super::store::{Account, Owner, Store};
 use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 
@@ -136,8 +137,8 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    pub(super) fn new(links: Links) -> Self {
-        let mut store = Store::new(now());
+    pub(super) fn new(links: Links, share: Share) -> Self {
+        let mut store = Store::new(share, now());
         let offered = (0..BUFFERS).map(|_| store.take()).collect();
         Self {
             links,
@@ -431,7 +432,7 @@ impl Receiving {
     /// Carries out the receiving half of a change.
     fn change(&mut self, change: &Change) {
         match change {
-            Change::AddSocket { id, socket } => {
+            Change::AddSocket { id, socket, .. } => {
                 self.sockets.retain(|(known, _)| known != id);
                 self.sockets.push((*id, Arc::clone(socket)));
             }

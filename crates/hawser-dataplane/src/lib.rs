@@ -2,13 +2,15 @@
 //!
 //! Two threads carry packets: `egress` (TUN to networks) and `ingress` (networks to TUN). Neither
 //! is async. The control side (QUIC, netlink, control socket) talks to them through a [`Command`]
-//! channel and hears [`Event`]s.
+//! channel and hears [`Event`]s. A hub may have several pairs of them, over which its sessions are
+//! spread ([`Pairs`]); the control side sees one data plane all the same.
 
 #![forbid(unsafe_code)]
 
 mod batch;
 pub mod checkpoint;
 pub mod crypto;
+mod dispatch;
 mod egress;
 mod events;
 mod handoff;
@@ -18,6 +20,7 @@ mod overhead;
 mod pool;
 mod relayed;
 mod sessions;
+mod share;
 mod snapshot;
 mod store;
 
@@ -35,6 +38,7 @@ use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
 pub use hawser_proto::tunnel::Role;
+pub use hawser_wire::pairs::Pairs;
 
 use checkpoint::SessionCheckpoint;
 use hawser_units::{Net, PathId, Rate};
@@ -45,14 +49,17 @@ use hawser_wire::frame::Format;
 use hawser_wire::layer;
 use hawser_wire::preference::Preference;
 
+use dispatch::{Dispatch, StopsPairs, ToPair};
 use handoff::StopsOther;
+use share::Share;
 use zeroize::Zeroize;
 
 /// Names a session within this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId(pub u64);
 
-/// Names a UDP socket within this process: one a network on a client, one in all on a hub.
+/// Names a UDP socket within this process: one a network on a client; on a hub one in all, which
+/// each pair of threads has its own part of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(pub u32);
 
@@ -98,6 +105,8 @@ pub enum Change {
         id: SocketId,
         /// The socket.
         socket: Arc<DataSocket>,
+        /// Which pair of threads uses it; each may have one of that number.
+        pair: u32,
     },
     /// Forgets a socket; its paths must have been closed.
     RemoveSocket {
@@ -344,8 +353,21 @@ impl From<hawser_proto::path::State> for PathState {
 pub struct Snapshot {
     /// By session.
     pub sessions: Vec<SessionSnapshot>,
-    /// Every reason for which a packet was refused or dropped, with its count.
+    /// Every reason for which a packet was refused or dropped, with its count over all pairs.
     pub counters: Vec<(&'static str, u64)>,
+    /// What each pair of threads does.
+    pub pairs: Vec<PairSnapshot>,
+}
+
+/// One pair of threads.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct PairSnapshot {
+    /// How many sessions it has.
+    pub sessions: usize,
+    /// Datagrams that it has sent.
+    pub sent: u64,
+    /// Datagrams that have come to it.
+    pub received: u64,
 }
 
 impl Snapshot {
@@ -454,8 +476,11 @@ const CONTROL_QUEUE: usize = 1024;
 
 /// What the data plane needs to start.
 pub struct DataPlaneConfig {
-    /// The interface that applications see, already created.
-    pub tun: Tun,
+    /// The interface that applications see, already created: a queue for each pair, in which the
+    /// kernel puts what is for sessions of that pair.
+    pub queues: Vec<Tun>,
+    /// How sessions are spread over pairs.
+    pub pairs: Pairs,
     /// What it carries: the inner packets of all sessions.
     pub format: Format,
     /// From the operating system's randomness: seeds what must not be guessed but is no secret.
@@ -479,56 +504,85 @@ impl handoff::Wake for Waker {
     }
 }
 
-/// Gives orders to the sending thread, and what the receiving one noticed.
-type ToEgress = handoff::Giver<egress::Order, relayed::Relayed, Waker>;
-/// Gives orders to the receiving thread.
-type ToIngress = handoff::Giver<ingress::Order, (), Waker>;
-
-/// The way of orders to both threads.
-struct Dispatch {
-    egress: ToEgress,
-    ingress: ToIngress,
-}
-
-/// Starts the two threads.
+/// Starts the threads: two for each queue.
 ///
 /// # Errors
-/// No descriptor or thread is left.
+/// No descriptor or thread is left, or there is not a queue for each pair.
 pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
+    let count = config.queues.len();
+    anyhow::ensure!(
+        count == config.pairs.count() as usize,
+        "{count} queues for {} pairs of threads",
+        config.pairs.count()
+    );
     let waker = || Waker::new().context("cannot make an eventfd");
-    let (to_egress, for_egress) = handoff::handoff(waker()?, (handoff::ORDERS, handoff::RELAYS));
-    let (to_ingress, for_ingress) = handoff::handoff(waker()?, (handoff::ORDERS, 0));
     let (event_sender, events) = tokio::sync::mpsc::channel(events::EVENTS);
     let (control_sender, control) = tokio::sync::mpsc::channel(CONTROL_QUEUE);
-    let tun = config.tun.try_clone().context("cannot share the TUN")?;
-    let dispatch = Dispatch {
-        egress: to_egress.clone(),
-        ingress: to_ingress.clone(),
-    };
-    // Each thread ends with the other, however that one ends: a daemon whose other half goes on
-    // alone would look alive and carry nothing. The sending thread holds the only sender of events,
-    // so whoever listens to them notices.
-    let (seed, format) = (config.seed, config.format);
-    let sending = spawn("hawser-egress", move || {
-        let _other = StopsOther(to_ingress);
-        egress::Sender::new((config.tun, format), for_egress, event_sender, seed).run();
-    })?;
-    let receiving = spawn("hawser-ingress", move || {
-        let links = ingress::Links {
-            tun,
-            format,
-            orders: for_ingress,
-            egress: StopsOther(to_egress),
-            control: control_sender,
+    let (mut all, mut takers) = (Vec::new(), Vec::new());
+    for _ in 0..count {
+        // What may wait is bounded for all pairs together.
+        let (orders, relays) = (handoff::ORDERS / count, handoff::RELAYS / count);
+        let (egress, for_egress) = handoff::handoff(waker()?, (orders, relays));
+        let (ingress, for_ingress) = handoff::handoff(waker()?, (orders, 0));
+        all.push(ToPair { egress, ingress });
+        takers.push((for_egress, for_ingress));
+    }
+    let dispatch = Dispatch::new(all.clone(), config.pairs);
+    let to_send = Share::divide(sessions::CAPACITY, count).into_iter();
+    let received = Share::divide(store::CAPACITY, count).into_iter();
+    let mut threads = Vec::new();
+    let format = config.format;
+    for (pair, (((tun, takers), to_send), received)) in config
+        .queues
+        .into_iter()
+        .zip(takers)
+        .zip(to_send)
+        .zip(received)
+        .enumerate()
+    {
+        let (for_egress, for_ingress) = takers;
+        let ToPair { egress, ingress } = all[pair].clone();
+        // Each thread ends with the others, however that one ends: a daemon whose other half goes
+        // on alone would look alive and carry nothing. The sending threads hold the only senders of
+        // events, so whoever listens to them notices.
+        let others = || StopsPairs {
+            others: (0..count)
+                .filter(|at| *at != pair)
+                .map(|at| all[at].clone())
+                .collect(),
+            is_handing_over: Arc::clone(&dispatch.is_handing_over),
         };
-        ingress::Receiving::new(links).run();
-    })?;
+        let name = |name: &str| match pair {
+            0 => name.to_owned(),
+            _ => format!("{name}{}", pair + 1),
+        };
+        let receiving = tun.try_clone().context("cannot share the TUN")?;
+        // An odd multiple: of the pairs each has another.
+        let seed = config.seed.wrapping_mul(2 * pair as u64 + 1);
+        let (pairs, events) = (others(), event_sender.clone());
+        threads.push(spawn(&name("hawser-egress"), move || {
+            let (_other, _pairs) = (StopsOther(ingress), pairs);
+            egress::Sender::new((tun, format), for_egress, events, (seed, to_send)).run();
+        })?);
+        let (pairs, control) = (others(), control_sender.clone());
+        threads.push(spawn(&name("hawser-ingress"), move || {
+            let _pairs = pairs;
+            let links = ingress::Links {
+                tun: receiving,
+                format,
+                orders: for_ingress,
+                egress: StopsOther(egress),
+                control,
+            };
+            ingress::Receiving::new(links, received).run();
+        })?);
+    }
     let orders: Orders = Arc::new(move |command| dispatch.send(command));
     Ok(DataPlane {
         events,
         control,
         orders,
-        threads: vec![sending, receiving],
+        threads,
     })
 }
 
@@ -556,27 +610,6 @@ impl Drop for DataPlane {
         (self.orders)(Command::Stop);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
-        }
-    }
-}
-
-impl Dispatch {
-    /// Gives an order; waits while a thread has very many. After the end of the data plane, orders
-    /// go nowhere.
-    fn send(&self, command: Command) {
-        match command {
-            Command::Change(change) => {
-                let change = Arc::new(change);
-                // Receiving first: what the peer answers to the first packet must be understood.
-                self.ingress.give(ingress::Order::Change(Arc::clone(&change)));
-                self.egress.give(egress::Order::Change(change));
-            }
-            Command::HandOver(reply) => self.ingress.give(ingress::Order::HandOver(reply)),
-            Command::Snapshot(reply) => self.ingress.give(ingress::Order::Snapshot(reply)),
-            Command::Stop => {
-                self.ingress.stop();
-                self.egress.stop();
-            }
         }
     }
 }

@@ -12,6 +12,8 @@
 use hawser_linux::tun::READ_LEN;
 use hawser_units::{Duration, Instant};
 
+use super::share::Share;
+
 /// Bytes of the buffers of each size: a small packet, one of a network's size, some joined ones,
 /// and the most that one call reads.
 const SIZES: [usize; 4] = [256, 2_048, 16_384, READ_LEN];
@@ -43,19 +45,17 @@ pub(super) struct Pool {
     shelves: [Shelf; SIZES.len()],
     /// Where the next packet is read to.
     reading: Box<[u8]>,
-    used: u64,
-    capacity: u64,
+    share: Share,
     trimmed: Instant,
 }
 
 impl Pool {
-    /// `capacity`: bytes that may be in use.
-    pub(super) fn new(capacity: u64, now: Instant) -> Self {
+    /// `share`: bytes that may be in use.
+    pub(super) fn new(share: Share, now: Instant) -> Self {
         Self {
             shelves: Default::default(),
             reading: vec![0; READ_LEN].into_boxed_slice(),
-            used: 0,
-            capacity,
+            share,
             trimmed: now,
         }
     }
@@ -77,19 +77,19 @@ impl Pool {
 
     /// Whether so many bytes more are too much.
     pub(super) fn lacks(&self, cost: u64) -> bool {
-        self.used + cost > self.capacity
+        self.share.lacks(cost)
     }
 
     /// Bytes in use.
     pub(super) fn used(&self) -> u64 {
-        self.used
+        self.share.used()
     }
 
     /// Takes a buffer for the packet that was read, of `len` bytes: [`Self::fill`] puts it there.
     pub(super) fn reserve(&mut self, len: usize) -> BufferId {
         let at = shelf_for(len);
         let number = self.shelves[at].take(SIZES[at]);
-        self.used += SIZES[at] as u64;
+        self.share.take(SIZES[at] as u64);
         (at as u32) << NUMBER_BITS | number
     }
 
@@ -111,7 +111,7 @@ impl Pool {
     /// Takes a buffer back.
     pub(super) fn release(&mut self, id: BufferId) {
         self.shelves[shelf_of(id)].release(number_of(id) as u32);
-        self.used -= Self::cost(id);
+        self.share.give_back(Self::cost(id));
     }
 
     /// When memory may be given back.
@@ -200,7 +200,7 @@ mod tests {
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
     fn pool() -> Pool {
-        Pool::new(1 << 20, BEGIN)
+        Pool::new(Share::whole(1 << 20), BEGIN)
     }
 
     /// A packet of `len` bytes that are all `byte`.
@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn a_steady_stream_allocates_nothing_and_a_burst_is_forgotten() {
-        let mut pool = Pool::new(1 << 30, BEGIN);
+        let mut pool = Pool::new(Share::whole(1 << 30), BEGIN);
         let burst: Vec<_> = (0..1_000).map(|_| put(&mut pool, 60_000, 1)).collect();
         burst.into_iter().for_each(|id| pool.release(id));
         let memory = |pool: &Pool| pool.spare() + pool.used();

@@ -27,6 +27,7 @@ use hawser_wire::offload::{Offload, VIRTIO_LEN};
 use super::crypto::DataKey;
 use super::lane::Lane;
 use super::pool::{BufferId, Pool};
+use super::share::Share;
 use super::{Event, SessionId};
 
 mod choice;
@@ -36,8 +37,8 @@ mod routes;
 use choice::Choice;
 use routes::Routes;
 
-/// Bytes of buffers in use by all sessions.
-const CAPACITY: u64 = 128 << 20;
+/// Bytes of buffers in use by all sessions, of all pairs of threads.
+pub(super) const CAPACITY: u64 = 128 << 20;
 /// Bytes of buffers in use by one session: what one of 1 Gbit/s keeps for half a second, which is
 /// as long as retransmissions take over most networks.
 pub(super) const QUOTA: u64 = CAPACITY / 2;
@@ -113,11 +114,12 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    pub(super) fn new(format: Format, seed: u64, now: Instant) -> Self {
+    /// `share`: bytes of buffers that may be in use.
+    pub(super) fn new(format: Format, seed: u64, share: Share, now: Instant) -> Self {
         Self {
             format,
             all: BTreeMap::new(),
-            pool: Pool::new(CAPACITY, now),
+            pool: Pool::new(share, now),
             routes: Routes::default(),
             choice: Choice::default(),
             due: BTreeSet::new(),

@@ -16,6 +16,7 @@ use hawser_wire::inner::Ecn;
 
 use super::SessionId;
 use super::pool::{SPARE, Shelf, TRIM_EVERY};
+use super::share::Share;
 
 /// Bytes of a receive buffer: the most that the kernel joins.
 pub(super) const BUFFER: usize = 65_536;
@@ -26,8 +27,8 @@ const SMALL: usize = 2_048;
 /// Bytes of buffers that one session's held packets may take: all that a resequencer holds (16,384
 /// packets) in small buffers, and half as much in kept ones.
 const QUOTA: u64 = 48 << 20;
-/// The same of all sessions.
-const CAPACITY: u64 = 256 << 20;
+/// The same of all sessions, of all pairs of threads.
+pub(super) const CAPACITY: u64 = 256 << 20;
 
 /// Names what a session holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ pub(super) struct Store {
     /// Bytes by account.
     accounts: Vec<u64>,
     free_accounts: Vec<Account>,
-    used: u64,
+    share: Share,
     over: Vec<Account>,
     trimmed: Instant,
 }
@@ -84,7 +85,8 @@ pub(super) struct Store {
 const IS_SMALL: u32 = 1 << 31;
 
 impl Store {
-    pub(super) fn new(now: Instant) -> Self {
+    /// `share`: bytes that held packets may take.
+    pub(super) fn new(share: Share, now: Instant) -> Self {
         Self {
             large: Shelf::default(),
             states: Vec::new(),
@@ -94,7 +96,7 @@ impl Store {
             fresh: Vec::new(),
             accounts: Vec::new(),
             free_accounts: Vec::new(),
-            used: 0,
+            share,
             over: Vec::new(),
             trimmed: now,
         }
@@ -120,7 +122,7 @@ impl Store {
 
     /// Bytes of buffers that all sessions hold.
     pub(super) fn used(&self) -> u64 {
-        self.used
+        self.share.used()
     }
 
     /// A session that has to let go of something; to be asked again after that.
@@ -131,7 +133,7 @@ impl Store {
             }
             self.over.pop();
         }
-        if self.used <= CAPACITY {
+        if !self.share.is_over() {
             return None;
         }
         let most = (0..self.accounts.len()).max_by_key(|at| self.accounts[*at])?;
@@ -139,7 +141,7 @@ impl Store {
     }
 
     fn charge(&mut self, account: Account, bytes: usize) {
-        self.used += bytes as u64;
+        self.share.take(bytes as u64);
         let held = &mut self.accounts[account.0 as usize];
         let before = *held;
         *held += bytes as u64;
@@ -149,7 +151,7 @@ impl Store {
     }
 
     fn discharge(&mut self, account: Account, bytes: usize) {
-        self.used -= bytes as u64;
+        self.share.give_back(bytes as u64);
         self.accounts[account.0 as usize] -= bytes as u64;
     }
 
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn a_few_held_packets_move_and_their_buffer_is_used_again() {
-        let mut store = Store::new(Instant::ZERO);
+        let mut store = Store::new(Share::whole(CAPACITY), Instant::ZERO);
         let any = owner(&mut store);
         let mut used = [store.take(), store.take()];
         store.large(used[0])[10..14].copy_from_slice(b"held");
@@ -386,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_buffer_full_of_held_packets_is_kept_and_replaced() {
-        let mut store = Store::new(Instant::ZERO);
+        let mut store = Store::new(Share::whole(CAPACITY), Instant::ZERO);
         let any = owner(&mut store);
         let mut used = [store.take()];
         let kept = used[0];
@@ -413,7 +415,7 @@ mod tests {
 
     #[test]
     fn a_session_that_pins_buffers_with_single_packets_runs_out_of_its_own_quota() {
-        let mut store = Store::new(Instant::ZERO);
+        let mut store = Store::new(Share::whole(CAPACITY), Instant::ZERO);
         let hostile = owner(&mut store);
         let mut used = [store.take()];
         let mut held = std::collections::VecDeque::new();
@@ -444,7 +446,7 @@ mod tests {
 
     #[test]
     fn when_all_hold_too_much_it_is_the_one_that_holds_most() {
-        let mut store = Store::new(Instant::ZERO);
+        let mut store = Store::new(Share::whole(CAPACITY), Instant::ZERO);
         let accounts: Vec<_> = (0..6).map(|_| store.open_account()).collect();
         for account in &accounts {
             store.charge(*account, 42 << 20);

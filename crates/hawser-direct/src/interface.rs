@@ -15,7 +15,7 @@ pub(super) fn open(name: &str, mtu: u16) -> Result<Tun, TunError> {
     let kept = service::take_kept().unwrap_or_default().into_iter();
     let mut adopted = kept
         .filter(|kept| kept.name == KEPT)
-        .filter_map(|kept| Tun::adopt(kept.descriptor, name, mtu).ok());
+        .filter_map(|kept| Tun::adopt(kept.descriptor, name, mtu, 1).ok());
     let tun = match adopted.next() {
         Some(tun) => tun,
         None => Tun::create(name, mtu)?,

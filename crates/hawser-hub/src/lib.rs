@@ -12,6 +12,7 @@
 //! | ports and subnets that lead to clients | `reach.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
+//! | over how many threads sessions are spread | `spread.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
 //! Who is let in and what a session is are in `hawser_control::enrolment` and
@@ -22,6 +23,7 @@ mod accounts;
 mod commands;
 mod limits;
 mod reach;
+mod spread;
 mod waypoint;
 
 use std::net::{SocketAddr, UdpSocket};
@@ -43,7 +45,7 @@ use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders};
+use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
@@ -54,7 +56,7 @@ use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, is_private, masquerade
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
-use hawser_linux::udp::{DataSocket, open_listening};
+use hawser_linux::udp::DataSocket;
 use hawser_units::Net;
 use hawser_wire::frame::Format;
 use serde_json::{Value, json};
@@ -68,6 +70,7 @@ pub use accounts::{to_csv, usage};
 pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
 pub use limits::{limit, with_limits};
 pub use reach::{forward, subnet};
+pub use spread::Spread;
 
 /// How to run a hub.
 pub struct HubOptions {
@@ -77,6 +80,8 @@ pub struct HubOptions {
     pub run_dir: PathBuf,
     /// Changes the log filter while running.
     pub log: LogLevel,
+    /// Over how many pairs of threads sessions are spread.
+    pub spread: Spread,
 }
 
 /// Runs a hub until it is asked to end.
@@ -92,14 +97,14 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
-    let mut inherited = Inherited::take((&config.interface.0, config.mtu.0), config.listen_address());
-    let tun = match inherited.tun.take() {
-        Some(tun) => tun,
-        None => Tun::create(&config.interface.0, config.mtu.0)?,
-    };
+    let pairs = options.spread.pairs();
+    let interface = (config.interface.0.as_str(), config.mtu.0);
+    let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
+    let kept = std::mem::take(&mut inherited.queues);
+    let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat);
     let isolation = config.isolation(ports, subnets);
-    let carrying = Carrying::start(&config, store, tun, inherited);
+    let carrying = Carrying::start(&config, &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
     if prepared.is_ok() {
         // What a crash left is in the way of nobody and goes with the rest below.
@@ -153,37 +158,49 @@ struct Carrying {
 }
 
 impl Carrying {
-    fn start(config: &HubConfig, store: SharedStore, tun: Tun, inherited: Inherited) -> anyhow::Result<Self> {
-        let listen = config.listen_address();
-        let socket = match inherited.socket {
-            Some(socket) => socket,
-            None => open_listening(listen).with_context(|| format!("cannot listen on UDP {listen}"))?,
-        };
-        let socket = Arc::new(socket);
-        handover::keep_open(&tun, &socket);
+    fn start(
+        config: &HubConfig,
+        spread: &Spread,
+        store: SharedStore,
+        queues: Vec<Tun>,
+        inherited: Inherited,
+    ) -> anyhow::Result<Self> {
+        let sockets = spread.sockets(config.listen_address(), inherited.sockets)?;
+        let sockets: Vec<_> = sockets.into_iter().map(Arc::new).collect();
+        handover::keep_open(&queues, &sockets);
         let seed = u64::from_be_bytes(random());
         let plane = hawser_dataplane::start(DataPlaneConfig {
-            tun,
+            queues,
+            pairs: spread.pairs(),
             format: Format::Ip,
             seed,
         })?;
-        let control = HubControl::new(store.clone(), settings(config), plane.orders.clone());
+        let control = HubControl::new(
+            store.clone(),
+            settings(config, spread.pairs()),
+            plane.orders.clone(),
+        );
         let all = inherited.sessions.len();
         let restored = inherited.sessions.into_iter().map(|saved| control.restore(saved));
         let restored = restored.filter(|is_restored| *is_restored).count();
         // Only now: what has queued in the socket since the process before must find its session.
-        (plane.orders)(
-            Change::AddSocket {
-                id: HUB_SOCKET,
-                socket: Arc::new(DataSocket::new(socket.clone()).context("the hub's socket cannot be used")?),
-            }
-            .into(),
-        );
+        for (pair, socket) in (0..).zip(&sockets) {
+            let socket = DataSocket::new(socket.clone()).context("the hub's socket cannot be used")?;
+            (plane.orders)(
+                Change::AddSocket {
+                    id: HUB_SOCKET,
+                    socket: Arc::new(socket),
+                    pair,
+                }
+                .into(),
+            );
+        }
         Ok(Self {
             plane,
             control,
             store,
-            socket,
+            // What is no data packet comes to the first, and its answers leave by it.
+            socket: sockets[0].clone(),
             restored,
             lost: all - restored,
         })
@@ -462,6 +479,7 @@ impl Hub {
                             }
                         }
                     }
+                    status["thread_pairs"] = json!(snapshot.pairs);
                     report::add_snapshot(&mut status, snapshot);
                     name_relayed(&mut status, &relayed);
                     name_sessions(&mut status);
@@ -557,6 +575,7 @@ impl Hub {
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
             ("nat_addresses", old.nat_addresses != new.nat_addresses),
+            ("thread_pairs", old.thread_pairs != new.thread_pairs),
             ("metrics", old.metrics != new.metrics),
             ("history", old.history != new.history),
             ("store", old.store != new.store),
@@ -583,7 +602,7 @@ impl Hub {
         let isolation = isolation.isolation(ports, subnets);
         self.reach.enforce(isolation.clone()).await?;
         self.policy.send_replace(Policy::new(isolation, new));
-        let mut settings = settings(new);
+        let mut settings = settings(new, self.options.spread.pairs());
         (settings.pool, settings.mtu) = (old.pools(), old.mtu.0);
         self.control.apply(settings);
         self.store.set_endpoints(&new.addresses());
@@ -656,7 +675,7 @@ async fn share_store(dir: &Path, config: &HubConfig, identity: &Identity) -> any
     opened.await.expect("opening does not panic")
 }
 
-fn settings(config: &HubConfig) -> HubSettings {
+fn settings(config: &HubConfig, pairs: Pairs) -> HubSettings {
     HubSettings {
         pool: config.pools(),
         dns: config.dns.clone(),
@@ -666,6 +685,7 @@ fn settings(config: &HubConfig) -> HubSettings {
         format: Format::Ip,
         path_mtu: PATH_MTU,
         limits: config.limits.clone(),
+        pairs,
     }
 }
 

@@ -56,6 +56,15 @@ pub fn take_kept() -> io::Result<Vec<Kept>> {
     kept
 }
 
+/// The names of what the service manager has kept for this process; for a look before it is taken.
+#[must_use]
+pub fn kept_names() -> Vec<String> {
+    let is_ours = std::env::var("LISTEN_PID").is_ok_and(|pid| pid == std::process::id().to_string());
+    let names = std::env::var("LISTEN_FDNAMES").unwrap_or_default();
+    let names = names.split(':').filter(|name| is_ours && !name.is_empty());
+    names.map(ToOwned::to_owned).collect()
+}
+
 /// Whether there is a service manager to which descriptors can be given.
 #[must_use]
 pub fn is_managed() -> bool {

@@ -11,6 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 
 use libc::{c_int, c_short, c_uint};
 
+use crate::bpf::QueueChoice;
 use crate::{check, ioctl_request};
 
 // Source: linux/if_tun.h; the number of a call holds direction and size of its argument.
@@ -18,6 +19,7 @@ const TUNSETIFF: libc::Ioctl = ioctl_request(0x4004_54ca);
 const TUNGETIFF: libc::Ioctl = ioctl_request(0x8004_54d2);
 const TUNSETOFFLOAD: libc::Ioctl = ioctl_request(0x4004_54d0);
 const TUNSETVNETHDRSZ: libc::Ioctl = ioctl_request(0x4004_54d8);
+const TUNSETSTEERINGEBPF: libc::Ioctl = ioctl_request(0x8004_54e0);
 const SIOCSIFMTU: libc::Ioctl = ioctl_request(libc::SIOCSIFMTU as u32);
 const TUN_F_CSUM: c_uint = 0x01;
 const TUN_F_TSO4: c_uint = 0x02;
@@ -81,17 +83,27 @@ impl Tun {
         Self::create_as(name, mtu, libc::IFF_TAP)
     }
 
+    /// As [`Self::create`], with so many queues, each with a handle of its own. One alone is what
+    /// [`Self::create`] makes.
+    ///
+    /// # Errors
+    /// [`TunError`]: no interface is left behind.
+    pub fn create_queues(name: &str, mtu: u16, count: u32) -> Result<Vec<Self>, TunError> {
+        let kind = libc::IFF_TUN | several(count);
+        (0..count).map(|_| Self::create_as(name, mtu, kind)).collect()
+    }
+
     fn create_as(name: &str, mtu: u16, kind: c_int) -> Result<Self, TunError> {
         let file = open(name, kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR)?;
         Self::prepare(file, name.to_owned(), mtu)
     }
 
-    /// Goes on with the interface `wanted`, which another process has made with [`Self::create`],
-    /// with an MTU of `mtu` bytes.
+    /// Goes on with a queue of the interface `wanted`, which another process has made with
+    /// [`Self::create_queues`] of so many queues, with an MTU of `mtu` bytes.
     ///
     /// # Errors
     /// [`TunError`]: the descriptor is of something else, or does not take the MTU; it is closed.
-    pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16) -> Result<Self, TunError> {
+    pub fn adopt(descriptor: OwnedFd, wanted: &str, mtu: u16, count: u32) -> Result<Self, TunError> {
         let file = File::from(descriptor);
         let mut request = interface_request("");
         // SAFETY: the request is a valid `ifreq` that outlives the call; the kernel writes only
@@ -104,7 +116,8 @@ impl Tun {
         let name = request.ifr_name.iter().take_while(|byte| **byte != 0);
         let name = String::from_utf8(name.map(|byte| byte.to_ne_bytes()[0]).collect());
         let name = name.map_err(|_| TunError::Foreign)?;
-        if flags & kind != kind {
+        let has_several = c_int::from(flags) & libc::IFF_MULTI_QUEUE != 0;
+        if flags & kind != kind || has_several != (several(count) != 0) {
             return Err(TunError::Foreign);
         }
         if name != wanted {
@@ -151,6 +164,16 @@ impl Tun {
     fn offload(&self, flags: c_uint) -> io::Result<()> {
         // SAFETY: this request takes its argument by value.
         check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETOFFLOAD, libc::c_ulong::from(flags)) })
+    }
+
+    /// Lets a program choose the queue of each packet.
+    ///
+    /// # Errors
+    /// The kernel is older than Linux 4.16.
+    pub fn choose_queues(&self, choice: &QueueChoice) -> io::Result<()> {
+        let program = choice.as_fd().as_raw_fd();
+        // SAFETY: the argument points to an int that outlives the call.
+        check(unsafe { libc::ioctl(self.file.as_raw_fd(), TUNSETSTEERINGEBPF, &raw const program) })
     }
 
     /// Changes the interface's MTU.
@@ -211,6 +234,11 @@ impl AsFd for Tun {
     }
 }
 
+/// What makes an interface one of several queues.
+fn several(count: u32) -> c_int {
+    if count > 1 { libc::IFF_MULTI_QUEUE } else { 0 }
+}
+
 /// Makes a TUN or TAP interface named `name`, by `flags` of linux/if_tun.h; reads do not wait.
 pub(crate) fn open(name: &str, flags: c_int) -> Result<File, TunError> {
     if name.is_empty() || name.len() >= libc::IFNAMSIZ {
@@ -260,9 +288,11 @@ mod tests {
         };
         let adopted = namespace.run(|| {
             let made = Tun::create("given", 1400).expect("an interface");
-            let renamed = Tun::adopt(made.file.try_clone()?.into(), "other", 1400);
+            let renamed = Tun::adopt(made.file.try_clone()?.into(), "other", 1400, 1);
             assert!(matches!(renamed, Err(TunError::OtherName(name)) if name == "given"));
-            let adopted = Tun::adopt(made.file.try_clone()?.into(), "given", 1400);
+            let of_two = Tun::adopt(made.file.try_clone()?.into(), "given", 1400, 2);
+            assert!(matches!(of_two, Err(TunError::Foreign)), "it has one queue");
+            let adopted = Tun::adopt(made.file.try_clone()?.into(), "given", 1400, 1);
             drop(made);
             let devices = std::fs::read_to_string("/proc/thread-self/net/dev")?;
             assert!(devices.contains("given:"), "it lives on: {devices}");
@@ -271,8 +301,84 @@ mod tests {
         assert_eq!(adopted.unwrap().unwrap().name(), "given");
         let other = File::open("/dev/null").unwrap();
         assert!(matches!(
-            Tun::adopt(other.into(), "given", 1400),
+            Tun::adopt(other.into(), "given", 1400, 1),
             Err(TunError::Foreign)
         ));
+    }
+
+    /// What waits in a queue: the last byte of each packet, which its sender numbers them by.
+    fn numbers(queue: &Tun) -> Vec<u8> {
+        let mut buffer = vec![0; READ_LEN];
+        let mut found = Vec::new();
+        while let Ok(Some(len)) = queue.read(&mut buffer) {
+            // The kernel itself says things over IPv6, to all.
+            if buffer[..len].ends_with(b"to you") {
+                let is_v6 = buffer[10] >> 4 == 6;
+                found.push(buffer[if is_v6 { 10 + 39 } else { 10 + 19 }]);
+            }
+        }
+        found
+    }
+
+    #[test]
+    fn packets_come_out_of_the_queue_that_their_destination_chooses() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let run = |arguments: &str| {
+            let output = namespace
+                .command("ip")
+                .args(arguments.split(' '))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{said}");
+        };
+        for count in [2, 3, 5] {
+            let queues = namespace.run(|| {
+                let choice = QueueChoice::new(count, 0x0f)?;
+                let queues = Tun::create_queues("several", 1400, count).expect("an interface");
+                queues[0].choose_queues(&choice)?;
+                let other = Tun::adopt(queues[1].file.try_clone()?.into(), "several", 1400, count);
+                assert!(other.is_ok(), "{other:?}");
+                Ok::<_, io::Error>(queues)
+            });
+            let queues = match queues {
+                Ok(queues) => queues,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                    hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
+                    return;
+                }
+                Err(error) => panic!("{error}"),
+            };
+            run("link set several up");
+            // The network is a multiple of no count: the number of the host alone decides.
+            run("addr add 10.9.7.16/24 dev several");
+            run("addr add fd00::7:0/64 dev several nodad");
+            namespace
+                .run(|| {
+                    let (v4, v6) = (
+                        std::net::UdpSocket::bind("0.0.0.0:0")?,
+                        std::net::UdpSocket::bind("[::]:0")?,
+                    );
+                    for host in 1..15_u8 {
+                        v4.send_to(b"to you", (std::net::Ipv4Addr::new(10, 9, 7, 0x10 + host), 9))?;
+                        let to = std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 7, u16::from(host));
+                        v6.send_to(b"to you", (to, 9))?;
+                    }
+                    Ok::<_, io::Error>(())
+                })
+                .unwrap();
+            for (at, queue) in queues.iter().enumerate() {
+                let mut hosts = numbers(queue);
+                hosts.iter_mut().for_each(|host| *host &= 0x0f);
+                let wanted = (1..15_u8).filter(|host| u32::from(*host) % count == at as u32);
+                let mut wanted: Vec<_> = wanted.flat_map(|host| [host, host]).collect();
+                hosts.sort_unstable();
+                wanted.sort_unstable();
+                assert_eq!(hosts, wanted, "queue {at} of {count}");
+            }
+        }
     }
 }

@@ -64,6 +64,72 @@ pub fn open_listening(address: SocketAddr) -> io::Result<UdpSocket> {
     }
 }
 
+/// Opens so many sockets to listen on one address, as [`open_listening`]: data packets come to the
+/// socket that their receiver index chooses, modulo their count, and all else to the first.
+///
+/// # Errors
+/// The address is not to be had, or the kernel is older than Linux 4.5.
+pub fn open_group(address: SocketAddr, count: u32) -> io::Result<Vec<UdpSocket>> {
+    // Alone, so that nobody else is there already.
+    let first = open_listening(address)?;
+    if count <= 1 {
+        return Ok(vec![first]);
+    }
+    let address = first.local_addr()?;
+    drop(first);
+    let member = |_| {
+        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        if address.is_ipv6() {
+            socket.set_only_v6(false)?;
+        }
+        socket.set_reuse_port(true)?;
+        socket.bind(&address.into())?;
+        Ok(UdpSocket::from(socket))
+    };
+    let sockets = (0..count).map(member).collect::<io::Result<Vec<_>>>()?;
+    choose_by_index(&sockets[0], count)?;
+    Ok(sockets)
+}
+
+/// Lets the receiver index of data packets choose the socket of a group.
+fn choose_by_index(socket: &UdpSocket, count: u32) -> io::Result<()> {
+    let instruction = |code: u32, jf, k| libc::sock_filter {
+        code: code as u16,
+        jt: 0,
+        jf,
+        k,
+    };
+    // Classic BPF over the UDP payload; what is too short ends with 0. As `is_data` and `Outer` of
+    // hawser_wire::data.
+    let mut code = [
+        instruction(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0),
+        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, 0, 0xc0),
+        instruction(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 3, 0),
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 2),
+        instruction(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K, 0, count),
+        instruction(libc::BPF_RET | BPF_A, 0, 0),
+        instruction(libc::BPF_RET | libc::BPF_K, 0, 0),
+    ];
+    let program = libc::sock_fprog {
+        len: code.len() as u16,
+        filter: code.as_mut_ptr(),
+    };
+    // SAFETY: the option takes a `sock_fprog`, whose instructions outlive the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of::<libc::sock_fprog>() as libc::socklen_t,
+        )
+    };
+    crate::check(result)
+}
+
+/// Returns what is in the accumulator (linux/filter.h).
+const BPF_A: u32 = 0x10;
+
 /// Opens a socket that leads past the tunnel, to where the routes of the local networks lead.
 ///
 /// # Errors
@@ -253,5 +319,76 @@ mod tests {
         if UdpSocket::bind("[::]:0").is_ok() {
             answers_from("[::]:0", "127.0.0.5");
         }
+    }
+
+    /// The first bytes of a data packet with that receiver index.
+    fn data(index: u32) -> Vec<u8> {
+        let mut datagram = vec![0; 40];
+        datagram[1] = 3;
+        datagram[2..6].copy_from_slice(&index.to_be_bytes());
+        datagram
+    }
+
+    fn who_gets_what(listen: &str, count: u32) {
+        let sockets = open_group(listen.parse().unwrap(), count).unwrap();
+        let to = sockets[0].local_addr().unwrap().port();
+        assert!(
+            open_listening(SocketAddr::new(listen.parse::<SocketAddr>().unwrap().ip(), to)).is_err(),
+            "nobody else can have the port"
+        );
+        let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let indices = [0, 1, 2, 5, 1_000, 1_001, 0x8000_0000, u32::MAX - 1, u32::MAX];
+        let mut wanted = vec![Vec::new(); count as usize];
+        // From two ports: who sends plays no part.
+        for from in [&client, &other] {
+            for index in indices {
+                from.send_to(&data(index), ("127.0.0.1", to)).unwrap();
+                wanted[(index % count) as usize].push(data(index));
+            }
+            for control in [
+                &[0xc0, 0, 0, 0, 0, 1][..],
+                &[0x40, 0, 0, 0, 0, 1],
+                &[0x80],
+                &[0],
+                &[0; 5],
+                &[],
+            ] {
+                from.send_to(control, ("127.0.0.1", to)).unwrap();
+                wanted[0].push(control.to_vec());
+            }
+        }
+        for (at, (socket, mut wanted)) in sockets.iter().zip(wanted).enumerate() {
+            socket.set_nonblocking(true).unwrap();
+            let mut buffer = [0; 100];
+            let mut got: Vec<_> = std::iter::from_fn(|| {
+                let (len, _) = socket.recv_from(&mut buffer).ok()?;
+                Some(buffer[..len].to_vec())
+            })
+            .collect();
+            got.sort_unstable();
+            wanted.sort_unstable();
+            assert_eq!(got, wanted, "socket {at} of {count}");
+        }
+    }
+
+    #[test]
+    fn the_receiver_index_chooses_the_socket_and_all_else_comes_to_the_first() {
+        for count in [1, 2, 3, 7, 16] {
+            who_gets_what("127.0.0.1:0", count);
+            if UdpSocket::bind("[::]:0").is_ok() {
+                who_gets_what("[::]:0", count);
+            }
+        }
+    }
+
+    #[test]
+    fn a_group_takes_no_port_that_somebody_has() {
+        let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = taken.local_addr().unwrap();
+        assert!(open_group(address, 2).is_err());
+        let group = open_group("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+        let address = group[0].local_addr().unwrap();
+        assert!(open_group(address, 2).is_err(), "not even another group");
     }
 }

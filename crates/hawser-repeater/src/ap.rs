@@ -58,6 +58,7 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         format: Format::Ethernet,
         path_mtu: own.largest_mtu,
         limits: LimitsConfig::default(),
+        pairs: hawser_dataplane::Pairs::ONE,
     };
     let control = HubControl::new(own.store.clone(), settings, Arc::clone(&own.orders));
     let serving = hawser_linux::tasks::spawn({
@@ -114,7 +115,7 @@ impl AccessPoint {
         self.ports.add(link.index, Arc::clone(&socket))?;
         let socket = Arc::new(DataSocket::new(socket)?);
         let id = SocketId(link.index);
-        (self.own.orders)(hawser_dataplane::Change::AddSocket { id, socket }.into());
+        (self.own.orders)(hawser_dataplane::Change::AddSocket { id, socket, pair: 0 }.into());
         self.sockets.insert(link.index, link.name.clone());
         Ok(())
     }

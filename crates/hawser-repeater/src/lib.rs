@@ -48,7 +48,7 @@ use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, random};
 use hawser_control::enrolment::SharedStore;
 use hawser_control::peers;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders, Pairs};
 use hawser_host::control_socket::ControlSocket;
 use hawser_host::run_dir::RunDir;
 use hawser_host::signals::Signals;
@@ -194,7 +194,8 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
     let mtu = u16::try_from(bridge.mtu).unwrap_or(u16::MAX);
     let tun = Tun::create_ethernet(INTERFACE, mtu)?;
     let plane = hawser_dataplane::start(DataPlaneConfig {
-        tun,
+        queues: vec![tun],
+        pairs: Pairs::ONE,
         format: Format::Ethernet,
         seed: u64::from_be_bytes(random()),
     })?;

@@ -19,6 +19,7 @@ pub mod link_hello;
 pub mod offload;
 pub mod opening;
 mod other_hub;
+pub mod pairs;
 pub mod parity;
 pub mod peer;
 pub mod pool;

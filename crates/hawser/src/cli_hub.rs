@@ -11,7 +11,7 @@ use hawser_config::{
 };
 use hawser_control::enrolment::{MonthSum, Standing, Subnet};
 use hawser_host::run_dir::Role;
-use hawser_hub::{self as hub, HubInit, HubOptions};
+use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
 use hawser_linux::confine::Duty;
 use hawser_linux::isolation::Service;
 use hawser_terminal::{columns, say, show};
@@ -277,8 +277,10 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             }
             let log = args.logs.start_with(config.log.as_ref())?;
             let run_dir = args.places.run_dir(Role::Hub);
+            let spread = Spread::prepare(&config);
             confine(Duty::Hub, &args.places.dir, &run_dir)?;
             let options = HubOptions {
+                spread,
                 run_dir,
                 dir: args.places.dir,
                 log,

@@ -248,7 +248,7 @@ impl Networks {
         let socket = DataSocket::new(Arc::new(socket)).context("the network's socket cannot be used")?;
         let socket = Arc::new(socket);
         let id = SocketId(self.number());
-        (self.orders)(Change::AddSocket { id, socket }.into());
+        (self.orders)(Change::AddSocket { id, socket, pair: 0 }.into());
         Ok(id)
     }
 }

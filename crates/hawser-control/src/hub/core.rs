@@ -26,6 +26,7 @@ use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, Refusal, 
 use hawser_wire::frame::Format;
 use tokio::sync::mpsc;
 
+use super::index::fresh_index;
 use super::limits::Limits;
 use super::receipts::Receipts;
 use super::{ClientStatus, HUB_SOCKET, HubSettings};
@@ -555,7 +556,11 @@ impl Core {
         } = self;
         let session = sessions.get_mut(&id).expect("it was there");
         let mut goodbye = None;
-        if let Err(violation) = session.machine.handle_message(message, || fresh_index(indices)) {
+        let pairs = (settings.pairs, settings.pairs.of(&session.inner));
+        if let Err(violation) = session
+            .machine
+            .handle_message(message, || fresh_index(indices, pairs))
+        {
             self.count("closed_protocol");
             return Err(violation.into());
         }
@@ -640,15 +645,6 @@ impl Core {
 impl Session {
     pub(super) fn belongs_to(&self, client: &Client) -> bool {
         self.name == client.name && client.key == Some(self.key) && client.inner() == self.inner
-    }
-}
-
-fn fresh_index(taken: &mut HashSet<u32>) -> u32 {
-    loop {
-        let index = u32::from_be_bytes(random());
-        if taken.insert(index) {
-            return index;
-        }
     }
 }
 

@@ -59,11 +59,15 @@ impl Core {
             is_told: false,
             has_heard: true,
         };
+        let pairs = self.settings.pairs;
+        let pair = pairs.of(&entry.inner);
         let is_sound = entry.belongs_to(&client)
             && plane.check().is_ok()
             && plane.is_of(&control.paths)
             && !self.sessions.contains_key(&plane.session)
-            && entry.indices.values().all(|index| !self.indices.contains(index));
+            && entry.indices.values().all(|index| !self.indices.contains(index))
+            // Drawn for as many pairs of threads as there are now.
+            && entry.indices.values().all(|index| pairs.has(pair, *index));
         if !is_sound {
             return false;
         }
@@ -180,6 +184,7 @@ mod tests {
             format: hawser_wire::frame::Format::Ip,
             path_mtu: 1500,
             limits: hawser_config::LimitsConfig::default(),
+            pairs: hawser_dataplane::Pairs::ONE,
         };
         let mut core = Core::new(SharedStore::new(store), settings, orders);
         for (name, key, inner) in [

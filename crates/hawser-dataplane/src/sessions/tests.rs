@@ -29,7 +29,12 @@ impl Hub {
     fn new(sessions: u64) -> Self {
         let now = Instant::from_nanos(1_000_000_000);
         let mut hub = Self {
-            sessions: Sessions::new(Format::Ip, 7, now),
+            sessions: Sessions::new(
+                Format::Ip,
+                7,
+                crate::share::Share::whole(crate::sessions::CAPACITY),
+                now,
+            ),
             now,
             sent: BTreeMap::new(),
             counters: BTreeMap::new(),

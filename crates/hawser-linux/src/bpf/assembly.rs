@@ -69,6 +69,22 @@ impl Assembly {
         self.push(0x07, (to as u8, 0), 0, value)
     }
 
+    /// `to &= value`
+    pub(super) fn and(&mut self, to: Register, value: i32) -> &mut Self {
+        self.push(0x57, (to as u8, 0), 0, value)
+    }
+
+    /// `to %= value`, which is not zero
+    pub(super) fn modulo(&mut self, to: Register, value: i32) -> &mut Self {
+        self.push(0x97, (to as u8, 0), 0, value)
+    }
+
+    /// `R0` = what stands there in the packet that `R6` is the context of, as a number; the program
+    /// ends with 0 where the packet is shorter.
+    pub(super) fn load_packet(&mut self, width: Width, offset: i32) -> &mut Self {
+        self.push(0x20 | width as u8, (0, 0), 0, offset)
+    }
+
     /// `to = value`, all 64 bits
     pub(super) fn set_wide(&mut self, to: Register, value: u64) -> &mut Self {
         self.push(0x18, (to as u8, 0), 0, (value as u32).cast_signed());
@@ -122,7 +138,12 @@ impl Assembly {
 
     /// Ends the program with `result`.
     pub(super) fn exit(&mut self, result: i32) -> &mut Self {
-        self.set(Register::R0, result).push(0x95, (0, 0), 0, 0)
+        self.set(Register::R0, result).leave()
+    }
+
+    /// Ends the program with what is in `R0`.
+    pub(super) fn leave(&mut self) -> &mut Self {
+        self.push(0x95, (0, 0), 0, 0)
     }
 
     /// Jumps to this label lead here.

@@ -7,6 +7,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 /// Where a program stands in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
+    /// Where a packet is read: `BPF_PROG_TYPE_SOCKET_FILTER`.
+    Packet,
     /// Before a socket is made: `BPF_PROG_TYPE_CGROUP_SOCK`, `BPF_CGROUP_INET_SOCK_CREATE`.
     SocketMade,
     /// Before `setsockopt`: `BPF_PROG_TYPE_CGROUP_SOCKOPT`, `BPF_CGROUP_SETSOCKOPT`.
@@ -20,6 +22,7 @@ pub(super) enum Place {
 impl Place {
     fn program_type(self) -> u32 {
         match self {
+            Self::Packet => 1,
             Self::SocketMade => 9,
             Self::Connect4 | Self::Connect6 => 18,
             Self::SetOption => 25,
@@ -28,6 +31,8 @@ impl Place {
 
     fn attach_type(self) -> u32 {
         match self {
+            // It has one place only.
+            Self::Packet => 0,
             Self::SocketMade => 2,
             Self::Connect4 => 10,
             Self::Connect6 => 11,

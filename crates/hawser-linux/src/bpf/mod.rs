@@ -1,9 +1,10 @@
-//! Programs of the kernel's own virtual machine (eBPF) by which applications say which network they
-//! want.
+//! Programs of the kernel's own virtual machine (eBPF): by which applications say which network
+//! they want, and by which packets find their thread.
 //!
 //! Small ones: one answers `setsockopt(fd, SOL_HAWSER, ...)` ([`SocketOptions`]), one marks every
 //! socket that the programs of a control group make ([`MarkedGroup`]), one marks the subflows of
-//! MPTCP ([`Subflows`]). They are written as instructions right here: a compiler for them would be
+//! MPTCP ([`Subflows`]), one chooses the queue of an interface
+//! ([`QueueChoice`]). They are written as instructions right here: a compiler for them would be
 //! needed on every machine that builds Hawser, for some three hundred instructions most of which
 //! are one line unrolled. They are attached by links, which the kernel removes when the process
 //! ends, however it ends.
@@ -12,9 +13,11 @@ mod assembly;
 mod cgroup;
 mod kernel;
 mod options;
+mod queues;
 mod root;
 mod subflows;
 
 pub use cgroup::MarkedGroup;
 pub use options::{INTENT, NETWORK, SOL_HAWSER, SocketOptions, choose};
+pub use queues::QueueChoice;
 pub use subflows::Subflows;

@@ -19,6 +19,7 @@ mod limits;
 mod mixed;
 mod neighbours;
 mod outside;
+mod pairs;
 mod portal;
 mod revocation;
 mod standby;

@@ -157,3 +157,52 @@ fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
     let error = String::from_utf8_lossy(&wrong.stderr);
     assert!(error.contains("--endpoint HOST:PORT"), "{error}");
 }
+
+/// The same with two pairs of threads; another count of them ends the sessions and begins others.
+#[test]
+fn a_restart_of_the_unit_keeps_sessions_of_two_pairs() {
+    let Some(world) = World::new("up2") else { return };
+    let server = world.add_server();
+    world.init();
+    let file = world.place("h").join("hub.toml");
+    let config = std::fs::read_to_string(&file).expect("the hub has one");
+    std::fs::write(&file, format!("thread_pairs = 2\n{config}")).expect("it is written");
+    let Some(machine) = Machine::boot(&world, "h", &[UNIT]) else {
+        return;
+    };
+    machine.wait_until("up", |machine| machine.show(UNIT, "ActiveState") == "active");
+    let pairs = |machine: &Machine| {
+        let status = machine.say("hawser", &["status", "--hub", "--json"]);
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap_or_default();
+        status["thread_pairs"].as_array().map_or(0, Vec::len)
+    };
+    assert_eq!(pairs(&machine), 2, "{}", machine.journal());
+    // The second client has the second pair.
+    for (name, side) in [("nobody", None), ("alice", Some("c"))] {
+        let invitation = machine.run("hawser", &["hub", "invite", name]).stdout;
+        let invitation = String::from_utf8(invitation).expect("a line");
+        if let Some(side) = side {
+            good(world.hawser(side, &["up", invitation.trim()]));
+        }
+    }
+    world.wait("through", World::ping_hub);
+    let session = world.status("c")["session"].clone();
+    print("restarts", vec![pause(&world, &machine, &server, RESTART)]);
+    assert_eq!(world.status("c")["session"], session, "{}", machine.journal());
+    assert_eq!(pairs(&machine), 2, "{}", machine.journal());
+    world.wait("control is back", is_up);
+    machine.say(
+        "sed",
+        &[
+            "-i",
+            "s/^thread_pairs = 2/thread_pairs = 1/",
+            "/etc/hawser/hub.toml",
+        ],
+    );
+    machine.systemctl(RESTART);
+    world.wait("a new session", |world| {
+        let now = world.status("c");
+        now["state"] == "up" && now["session"] != session && world.ping_hub()
+    });
+    assert_eq!(pairs(&machine), 1, "{}", machine.journal());
+}

@@ -19,7 +19,12 @@ const ACK: u8 = tcp_flag::ACK;
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
 fn sessions(all: &[SessionId]) -> Sessions {
-    let mut sessions = Sessions::new(Format::Ip, 7, NOW);
+    let mut sessions = Sessions::new(
+        Format::Ip,
+        7,
+        crate::share::Share::whole(crate::sessions::CAPACITY),
+        NOW,
+    );
     for name in all {
         sessions.add(*name, Role::Client, &[], NOW);
     }
