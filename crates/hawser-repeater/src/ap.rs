@@ -16,10 +16,7 @@ use hawser_dataplane::{Event, SocketId};
 use hawser_host::control_socket::Asked;
 use hawser_linux::links::{Link, open_port};
 use hawser_linux::udp::DataSocket;
-use hawser_proto::scheduler;
-use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
-use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use serde_json::json;
 
 use super::links::Change;
@@ -43,18 +40,12 @@ pub(super) async fn run(own: Node, (mut plane, mut socket, mut signals): Sources
         Arc::new(SharedSocket::new(ports.clone(), datagrams)),
         Arc::new(quinn::TokioRuntime),
     )?;
-    // Layers are the flows whose order is free.
-    let any_order = own.options.any_order.then(|| Rule {
-        pattern: Pattern::default(),
-        reading: Reading::Fixed(Layer(0)),
-    });
-    let as_others = (Class::Layered, scheduler::default_of(Class::Bulk).to_owned());
     let settings = HubSettings {
         pool: peers::NO_ADDRESSES,
         dns: Vec::new(),
         mtu: PATH_MTU,
-        schedulers: any_order.map(|_| as_others).into_iter().collect(),
-        layer_rules: any_order.into_iter().collect(),
+        schedulers: Vec::new(),
+        layer_rules: Vec::new(),
         format: Format::Ethernet,
         path_mtu: own.largest_mtu,
         limits: LimitsConfig::default(),

@@ -99,9 +99,6 @@ pub struct Options {
     pub along: Option<PathBuf>,
     /// Whether the access point's radios are moved to better channels, and how.
     pub moving: Option<Moving>,
-    /// What the access point's box sends is handed over by the other one as it comes, and not put
-    /// in order: to measure what order is worth.
-    pub any_order: bool,
 }
 
 impl Options {

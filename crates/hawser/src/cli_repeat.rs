@@ -109,9 +109,6 @@ struct ApArgs {
         requires = "migrate"
     )]
     hostapd: PathBuf,
-    /// To measure what order is worth: the other box hands over what this one sends as it comes.
-    #[arg(long, hide = true)]
-    any_order: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -184,10 +181,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
         RepeatCommand::Ap(args) => {
             let hostapd = args.hostapd;
             let moving = args.migrate.map(|search| Moving { search, hostapd });
-            serve(args.side, |options| {
-                options.moving = moving;
-                options.any_order = args.any_order;
-            })?;
+            serve(args.side, |options| options.moving = moving)?;
         }
         RepeatCommand::Join(args) => serve(args.side, |options| {
             options.side = Side::Joining;
@@ -246,7 +240,6 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
         shared: None,
         along: None,
         moving: None,
-        any_order: false,
     };
     set(&mut options);
     confine(Duty::Hub, &options.dir, &options.run_dir)?;

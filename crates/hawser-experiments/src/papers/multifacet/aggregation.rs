@@ -33,7 +33,7 @@ use hawser_netem::report::Spread;
 use hawser_radio::multifacet::BUFFER_PACKETS;
 use hawser_units::{Duration, Rate};
 
-use super::floor::{Floor, Hop, Load, START, Scheme, Setup, ht, legacy, picture, throughput};
+use super::floor::{Floor, Hop, Load, START, Scheme, Setup, ht, picture, throughput};
 use super::hops::SHORT;
 use super::others::{Competitor, NEAR, Who};
 use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
@@ -54,9 +54,8 @@ pub struct Order;
 #[derive(Clone, Copy, Debug)]
 pub struct Buffering;
 
-/// The highest rate of three streams, in 40 MHz or 20.
-#[must_use]
-pub fn three_streams(wide: bool) -> Hop {
+/// The highest rate of three streams.
+fn three_streams(wide: bool) -> Hop {
     Hop::fixed(7, 3, wide)
 }
 
@@ -92,7 +91,7 @@ impl Experiment for Fastest {
         let offered = Load::Udp(Rate::from_mbps(500));
         let fixed = Hop {
             rates: RateControl::fixed(PhyRate::Ofdm(54)),
-            ..legacy()
+            ..Hop::legacy()
         };
         let modes = [
             ("a", fixed),
@@ -182,7 +181,7 @@ impl Experiment for Order {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
         let (mut gains, mut waits) = (Vec::new(), Vec::new());
-        for (name, hop) in [("ag", legacy()), ("n", three_streams(true).lossy(LOST))] {
+        for (name, hop) in [("ag", Hop::legacy()), ("n", three_streams(true).lossy(LOST))] {
             let mut rates = [0.0; 2];
             for (reorders, rate) in [false, true].into_iter().zip(&mut rates) {
                 let mut setup = links(hop.clone(), Scheme::Aggregate);
@@ -219,7 +218,7 @@ impl Experiment for Order {
 }
 
 /// Frames of figure 13's 802.11n that are lost.
-pub const LOST: f64 = 0.22;
+const LOST: f64 = 0.22;
 /// Runs behind a row of Table 5.
 const RUNS: u64 = 5;
 
@@ -277,7 +276,7 @@ impl Experiment for Buffering {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
         let (mut gains, mut variable, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, hop) in [("ag", legacy()), ("n", Hop::fixed(7, 1, false))] {
+        for (name, hop) in [("ag", Hop::legacy()), ("n", Hop::fixed(7, 1, false))] {
             let rows = [("without", 0), ("with", BUFFER_PACKETS)];
             let [without, with] = rows.map(|(_, buffer)| runs(&hop, buffer, false, seed));
             findings.value(format!("M.tab5.{name}.without"), without.0, Unit::Mbps);

@@ -80,6 +80,16 @@ impl Hop {
         }
     }
 
+    /// 802.11a or g, at 54 Mb/s but for what the driver samples.
+    pub(crate) fn legacy() -> Self {
+        Self {
+            standard: Standard::A,
+            rates: RateControl::throughput(Standard::A.rates()),
+            aggregate: 1,
+            signal: Signal::clear(),
+        }
+    }
+
     /// The same hop of which each frame is lost with this probability.
     #[must_use]
     pub fn lossy(self, loss: f64) -> Self {
@@ -98,17 +108,6 @@ impl Hop {
             queue: DRIVER,
             ..StationConfig::fixed(self.standard, channel, self.standard.lowest())
         }
-    }
-}
-
-/// A hop of 802.11a or g, at 54 Mb/s but for what the driver samples.
-#[must_use]
-pub fn legacy() -> Hop {
-    Hop {
-        standard: Standard::A,
-        rates: RateControl::throughput(Standard::A.rates()),
-        aggregate: 1,
-        signal: Signal::clear(),
     }
 }
 

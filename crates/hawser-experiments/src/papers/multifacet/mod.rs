@@ -24,10 +24,10 @@ mod wide;
 pub use hawser_radio::multifacet::Hops;
 pub use hawser_radio::multifacet::access_point::{OWN, SHARED};
 
-pub use aggregation::{Buffering, Fastest, LOST, Order, OverTheAir, adapted, three_streams};
+pub use aggregation::{Buffering, Fastest, Order, OverTheAir, adapted};
 pub use bottlenecks::{Bottlenecks, Case, PARTS};
 pub use estimate::Estimate;
-pub use floor::{FAR, Hop, ht, legacy};
+pub use floor::{FAR, Hop, ht};
 pub use hops::{five, forty_five, sixty, thirty, twenty};
 pub use others::{COMPETING_LEN, Competitor, Who};
 pub use reaction::{Reaction, interferer};

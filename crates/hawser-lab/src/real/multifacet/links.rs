@@ -1,19 +1,17 @@
-//! Two radios as one link, with the client on the repeater's wire: figures 11, 13 and 16.
+//! Two radios as one link, with the client on the repeater's wire: figures 11 and 16.
 //!
-//! Set-ups are those of `hawser_experiments`. Figure 13 without order is `hawser repeat ap
-//! --any-order`, with which the other box hands over what comes as it comes; frames that are lost
-//! are sent again all the same. The wide channel of figure 16 is wide to the medium alone: hostapd
-//! and the kernel take it for one of 20 MHz.
+//! Set-ups are those of `hawser_experiments`. The wide channel of figure 16 is wide to the medium
+//! alone: hostapd and the kernel take it for one of 20 MHz.
 
 use hawser_experiments::papers::multifacet::{
-    Hop, LOST, OWN, WIDE_LOADS, WIDE_OVERLAPS, adapted, beside_wide, legacy, three_streams, wide_hop,
+    Hop, OWN, WIDE_LOADS, WIDE_OVERLAPS, adapted, beside_wide, wide_hop,
 };
 use hawser_netem::air::channel::frequency;
 use hawser_units::Duration;
 
 use super::super::air::Lab;
 use super::super::found::Measured;
-use super::{Carrier, Floor, TRADITIONAL, framed, mean};
+use super::{Carrier, Floor, TRADITIONAL, framed};
 
 /// Both links alike, to a server in the same room.
 fn alike(hop: Hop) -> Floor {
@@ -37,23 +35,6 @@ pub(super) fn over_the_air(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     }
     let least = shares.into_iter().fold(f64::INFINITY, f64::min);
     all.push(framed("M.fig11.agg", least).with(evidence));
-    Ok(all)
-}
-
-/// Figure 13, without the typical wait, which no counter has.
-pub(super) fn order(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
-    let (mut all, mut gains) = (Vec::new(), Vec::new());
-    for (name, hop) in [("ag", legacy()), ("n", three_streams(true).lossy(LOST))] {
-        let mut floor = alike(hop);
-        let with = floor.tcp(lab, Carrier::Multifacet)?;
-        floor.more.arguments = vec!["--any-order"];
-        let without = floor.tcp(lab, Carrier::Multifacet)?;
-        let evidence = vec![("without".to_owned(), without), ("with".to_owned(), with)];
-        let lost = 100.0 * (1.0 - without / with);
-        all.push(Measured::within(format!("M.fig13.{name}"), lost).with(evidence));
-        gains.push(100.0 * (with / without - 1.0));
-    }
-    all.push(Measured::within("M.fig13.tab1", mean(&gains)));
     Ok(all)
 }
 

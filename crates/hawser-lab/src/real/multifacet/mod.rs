@@ -1,8 +1,7 @@
 //! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater that are
 //! joined by two radios, and clients on the channel of one of them.
 //!
-//! Scope: figures 2, 6, 7, 8a and 9 to 16 but for the typical wait of figure 13, and tables 3 and 4
-//! but for ROMA, with the hops, placements and
+//! Scope: figures 2, 6, 7, 8a, 9 to 12 and 14 to 16, and tables 3 and 4 but for ROMA, with the hops, placements and
 //! competitors that `hawser_experiments` has for them. The traditional repeater is the kernel's own
 //! forwarding over the link of its own; Multifacet is `hawser repeat` on both boxes; multipath TCP
 //! is the kernel's, uncoupled, with an address of the client on each link. Cards stop their queues
@@ -149,12 +148,6 @@ pub(super) const EVALUATIONS: &[Evaluation] = &[
         claims: &["M.fig16.low", "M.fig16.high"],
         kernel: CARDS,
         run: links::wide_channel,
-    },
-    Evaluation {
-        setup: "M-fig13",
-        claims: &["M.fig13.ag", "M.fig13.n", "M.fig13.tab1"],
-        kernel: CARDS,
-        run: links::order,
     },
     Evaluation {
         setup: "M-fig11",

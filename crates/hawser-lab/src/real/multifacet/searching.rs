@@ -106,7 +106,7 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
             .filter(move |entry| entry.said == said && entry.fields["link"] == own)
     };
     let over = of_own("the channel was poor")
-        .last()
+        .next_back()
         .context("no search was made")?;
     let begun = of_own("tested").rfind(|entry| entry.at < over.at);
     let begun = begun.context("the channel at the beginning was not tested")?.at;
