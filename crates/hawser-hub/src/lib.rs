@@ -102,7 +102,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
-    let Leading { ports, subnets } = Leading::of(&store, config.nat);
+    let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
     let isolation = config.isolation(ports, subnets);
     let carrying = Carrying::start(&config, &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
@@ -245,7 +245,11 @@ async fn serve(
         control = control.with_relays(gre.places().clone());
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
-    let reach = Reach::new(store.clone(), system, config.nat, isolation);
+    let reach = Reach::new(
+        (store.clone(), system),
+        (config.nat, options.spread.pairs()),
+        isolation,
+    );
     let waypoint = Waypoint::new(guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());

@@ -7,6 +7,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use hawser_config::Nat;
 use hawser_control::enrolment::{SharedStore, Subnet};
+use hawser_dataplane::Pairs;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet, Service, is_private};
 use hawser_linux::netlink;
 use hawser_linux::system::{System, replace_nft_table};
@@ -76,12 +77,13 @@ pub(super) struct Leading {
 
 impl Leading {
     /// As the store has it.
-    pub(super) fn of(store: &SharedStore, nat: Nat) -> Self {
+    pub(super) fn of(store: &SharedStore, nat: Nat, pairs: Pairs) -> Self {
         let store = store.lock();
-        let subnets = store.subnets().into_iter().map(|(net, guests)| LedSubnet {
-            is_hidden: masks(nat, is_private(net.address)),
-            net,
-            guests,
+        let subnets = store.subnets().into_iter().map(|led| LedSubnet {
+            is_hidden: masks(nat, is_private(led.net.address)),
+            queue: (pairs.count() > 1).then(|| pairs.of(&led.to) as u8),
+            net: led.net,
+            guests: led.guests,
         });
         Self {
             ports: store.ports(),
@@ -95,6 +97,7 @@ pub(super) struct Reach {
     store: SharedStore,
     system: System,
     nat: Nat,
+    pairs: Pairs,
     /// Of the store, when they were read.
     generation: Option<u64>,
     /// The rules in force.
@@ -105,11 +108,16 @@ pub(super) struct Reach {
 
 impl Reach {
     /// `isolation` is in force, and no routes are.
-    pub(super) fn new(store: SharedStore, system: System, nat: Nat, isolation: Isolation) -> Self {
+    pub(super) fn new(
+        (store, system): (SharedStore, System),
+        (nat, pairs): (Nat, Pairs),
+        isolation: Isolation,
+    ) -> Self {
         Self {
             store,
             system,
             nat,
+            pairs,
             generation: None,
             isolation,
             is_routed: false,
@@ -118,7 +126,7 @@ impl Reach {
 
     /// As the store has it.
     pub(super) fn leading(&self) -> Leading {
-        Leading::of(&self.store, self.nat)
+        Leading::of(&self.store, self.nat, self.pairs)
     }
 
     /// Puts rules and routes into force.

@@ -22,6 +22,7 @@ use std::str::FromStr;
 
 use hawser_units::Net;
 
+use crate::bpf::queue_mark;
 use crate::nft::{family, version};
 
 /// The name of the table.
@@ -114,6 +115,8 @@ pub struct LedSubnet {
     pub guests: Vec<Net>,
     /// Whether it goes out under the hub's address.
     pub is_hidden: bool,
+    /// The queue of the hub's interface for it, where there are several.
+    pub queue: Option<u8>,
 }
 
 impl Isolation {
@@ -167,7 +170,7 @@ chain to_clients {{
   ct state established,related accept
 {}{}  drop
 }}
-{}{}",
+{}{}{}",
             self.subnet_rules(),
             rules("daddr", &self.networks),
             self.resolver_rules(),
@@ -177,6 +180,7 @@ chain to_clients {{
             self.port_rules(),
             self.translation(),
             self.lending(),
+            self.queues(),
         );
         text
     }
@@ -208,6 +212,22 @@ chain to_clients {{
             return String::new();
         }
         masquerade(&self.interface, &hidden, &self.lent)
+    }
+
+    /// Says for which queue of the interface packets to subnets are: their addresses do not tell.
+    fn queues(&self) -> String {
+        let rule = |LedSubnet { net, queue, .. }: &LedSubnet| {
+            let (ip, mark) = (family(net.address), queue_mark((*queue)?));
+            Some(format!("  {ip} daddr {net} meta mark set {mark:#x}\n"))
+        };
+        let rules: String = self.subnets.iter().filter_map(rule).collect();
+        if rules.is_empty() {
+            return rules;
+        }
+        let interface = &self.interface;
+        format!(
+            "chain queues {{\n  type filter hook postrouting priority mangle; policy accept;\n  oifname != \"{interface}\" accept\n{rules}}}\n"
+        )
     }
 
     fn port_rules(&self) -> String {
@@ -364,6 +384,7 @@ mod tests {
                         .map(net)
                         .to_vec(),
                     is_hidden: true,
+                    queue: Some(3),
                 })
                 .to_vec(),
             lent: vec!["203.0.113.1".parse().unwrap()],
@@ -372,6 +393,7 @@ mod tests {
         let body = everything.body();
         assert!(body.contains("ip saddr 192.168.50.0/24 oifname != \"hawserhub0\" snat ip to 203.0.113.1"));
         assert!(body.contains("ip6 saddr fd00:50::/64 oifname != \"hawserhub0\" masquerade"));
+        assert!(body.contains("ip daddr 192.168.50.0/24 meta mark set 0x48510003"));
         assert!(!body.contains("ip saddr fd00") && !body.contains("ip6 saddr 192"));
         crate::direct::tests::nft_takes(ISOLATION_TABLE, &body);
     }

@@ -379,6 +379,26 @@ mod tests {
                 wanted.sort_unstable();
                 assert_eq!(hosts, wanted, "queue {at} of {count}");
             }
+            for marked in 0..count as u8 {
+                namespace
+                    .run(|| {
+                        let socket = std::net::UdpSocket::bind("0.0.0.0:0")?;
+                        socket2::SockRef::from(&socket).set_mark(crate::bpf::queue_mark(marked))?;
+                        (1..15_u8).try_for_each(|host| {
+                            let to = (std::net::Ipv4Addr::new(10, 9, 7, 0x10 + host), 9);
+                            socket.send_to(b"to you", to).map(drop)
+                        })
+                    })
+                    .unwrap();
+                for (at, queue) in queues.iter().enumerate() {
+                    let wanted = if at == usize::from(marked) { 14 } else { 0 };
+                    assert_eq!(
+                        numbers(queue).len(),
+                        wanted,
+                        "marked for {marked}: queue {at} of {count}"
+                    );
+                }
+            }
         }
     }
 }

@@ -22,6 +22,17 @@ pub struct Subnet {
     pub guests: ClientNames,
 }
 
+/// A subnet behind a client, as the hub leads it there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Led {
+    /// Its addresses.
+    pub net: Net,
+    /// Who begins connections to it.
+    pub guests: Vec<Net>,
+    /// The inner addresses of the client.
+    pub to: Vec<IpAddr>,
+}
+
 impl fmt::Display for Subnet {
     /// `192.168.50.0/24 bob carol`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -99,15 +110,20 @@ impl ClientStore {
         })
     }
 
-    /// The subnets behind clients, each with the networks of its guests.
+    /// The subnets behind clients.
     #[must_use]
-    pub fn subnets(&self) -> Vec<(Net, Vec<Net>)> {
-        let guests_of = |subnet: &Subnet| {
+    pub fn subnets(&self) -> Vec<Led> {
+        let led = |client: &Client, subnet: &Subnet| {
             let guests = self.iter().filter(|client| subnet.guests.allows(&client.name));
-            guests.flat_map(Client::reach).collect()
+            Led {
+                net: subnet.net,
+                guests: guests.flat_map(Client::reach).collect(),
+                to: client.inner(),
+            }
         };
-        let all = self.iter().flat_map(|client| &client.subnets);
-        all.map(|subnet| (subnet.net, guests_of(subnet))).collect()
+        let all = self.iter();
+        let all = all.flat_map(|client| client.subnets.iter().map(move |subnet| (client, subnet)));
+        all.map(|(client, subnet)| led(client, subnet)).collect()
     }
 }
 

@@ -496,8 +496,13 @@ fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
     };
     let [alice, bob, carol] = ["alice", "bob", "carol"].map(|name| nets(&reopened, name));
     let (first, second) = (subnet("192.168.7.0/24").net, subnet("fd00:9::/64").net);
+    let led: Vec<_> = reopened
+        .subnets()
+        .into_iter()
+        .map(|led| (led.net, led.guests))
+        .collect();
     assert_eq!(
-        reopened.subnets(),
+        led,
         [
             (first, [&bob[..], &[second]].concat()),
             (second, [&alice[..], &[first], &bob, &[second], &carol].concat()),

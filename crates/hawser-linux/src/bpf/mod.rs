@@ -19,5 +19,5 @@ mod subflows;
 
 pub use cgroup::MarkedGroup;
 pub use options::{INTENT, NETWORK, SOL_HAWSER, SocketOptions, choose};
-pub use queues::QueueChoice;
+pub use queues::{QueueChoice, queue_mark};
 pub use subflows::Subflows;

@@ -268,10 +268,17 @@ fn a_subnet_behind_a_client_keeps_its_addresses_and_is_reached_by_whom_the_hub_a
     let clash = { clash }.output().unwrap();
     assert!(String::from_utf8_lossy(&clash.stderr).contains("which leads to alice"));
     home.hub.signal("-KILL");
+    // With several pairs of threads: the subnet is another one's than its address says.
+    let hub_toml = home.world.place("h").join("hub.toml");
+    let text = std::fs::read_to_string(&hub_toml).unwrap();
+    std::fs::write(&hub_toml, format!("thread_pairs = 3\n{text}")).unwrap();
     home.hub = home.world.start("h", &["hub", "run"]);
     home.world.wait("bob gets in again", |_| {
         met(&home.behind, &bob, v4).is_ok_and(|from| from == "100.96.0.3")
     });
+    let pairs = home.world.status("h")["thread_pairs"].clone();
+    assert_eq!(pairs.as_array().map(Vec::len), Some(3), "{pairs}");
+    assert_eq!(met(&home.behind, &hub, v4).unwrap(), "100.96.0.1");
     let off = &["hub", "subnet", "alice", "192.168.7.0/24", "--off"];
     good(home.world.hawser("h", off));
     home.world.wait("one is kept", |world| kept(world) == 1);
