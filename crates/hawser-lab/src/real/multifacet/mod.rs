@@ -1,11 +1,12 @@
 //! Multifacet's evaluation on real 802.11 stacks: an access point's box and a repeater that are
 //! joined by two radios, and clients on the channel of one of them.
 //!
-//! Scope: figures 2, 6, 7, 8a, 9 to 12 and 14 to 16, and tables 3 and 4 but for ROMA, with the hops, placements and
-//! competitors that `hawser_experiments` has for them. The traditional repeater is the kernel's own
-//! forwarding over the link of its own; Multifacet is `hawser repeat` on both boxes; multipath TCP
-//! is the kernel's, uncoupled, with an address of the client on each link. Cards stop their queues
-//! at what ath9k keeps for a link, and the discipline above is the kernel's.
+//! Scope: figures 2, 6, 7, 8a, 9 to 12 and 14 to 16, and tables 3 and 4 but for ROMA, with the
+//! hops, placements and competitors that `hawser_experiments` has for them. The traditional
+//! repeater is the kernel's own forwarding over the link of its own; Multifacet is `hawser repeat`
+//! on both boxes; multipath TCP is the kernel's, uncoupled, with an address of the client on each
+//! link. Cards stop their queues at what ath9k keeps for a link, and the discipline above is the
+//! kernel's.
 //!
 //! Limitations: cards send at the rate of the hop, which the medium chooses, as in the simulator;
 //! the repeater's card of the shared link has one rate for both sides of it; one run of each.
