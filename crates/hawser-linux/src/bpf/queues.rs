@@ -6,8 +6,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use super::assembly::{Assembly, If, Register, Width};
 use super::kernel::{Place, load};
 
-/// Chooses a queue by the destination of an IP packet: its last bits, modulo the count of queues; or
-/// by its mark, where that is a [`queue_mark`].
+/// Chooses a queue by the destination of an IP packet: its last bits, modulo the count of queues;
+/// or by its mark, where that is a [`queue_mark`].
 ///
 /// Without it the kernel spreads flows by a hash of their addresses and ports, and by what queues
 /// have written of late.

@@ -6,11 +6,11 @@
 //! added when they first speak, and so are their addresses. It fails as radio does: a frame to an
 //! address that nobody has is tried as often as any other, and given up.
 //!
-//! Scope: radios at the medium's own choice of rates, as where a card's firmware
-//! chooses. Limitations: a radio is on one channel, the one it sent on last (or that
-//! [`FrameMedium::handle_tuned`] says, which is asked of radios that frames are for); a frame that waits while its radio moves is sent on the new
-//! channel. Frames carry no rate of their own, so what a stack's own rate control wishes is not
-//! asked.
+//! Scope: radios at the medium's own choice of rates, as where a card's firmware chooses.
+//! Limitations: a radio is on one channel, the one it sent on last (or that
+//! [`FrameMedium::handle_tuned`] says, which is asked of radios that frames are for); a frame that
+//! waits while its radio moves is sent on the new channel. Frames carry no rate of their own, so
+//! what a stack's own rate control wishes is not asked.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
