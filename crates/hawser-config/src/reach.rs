@@ -92,6 +92,12 @@ impl ClientNames {
         &self.0
     }
 
+    /// Those that stand for one client each.
+    pub fn named(&self) -> impl Iterator<Item = &str> {
+        let names = self.0.iter().map(String::as_str);
+        names.filter(|name| *name != ALL)
+    }
+
     /// Whether the client of that name may.
     #[must_use]
     pub fn allows(&self, name: &str) -> bool {

@@ -649,7 +649,7 @@ async fn a_client_hears_which_subnets_lead_to_it_also_when_they_go_while_it_is_a
     let mut first = up(&hub, hub.key, &who, hello(Some(token), None)).await.unwrap();
     assert!(!hub.saw("set subnets"));
     let mut store = ClientStore::open(&dir.path().join("clients"), pool()).unwrap();
-    let subnet = "192.168.7.0/24 bob".parse().unwrap();
+    let subnet = "192.168.7.0/24 *".parse().unwrap();
     let mut set = |is_on| {
         store.set_subnet("alice", &subnet, is_on).unwrap();
         hub.control.hold_against_store();

@@ -88,8 +88,8 @@ impl ClientStore {
     /// Leads a subnet to a client, or to nobody any more. `guests` replace those that it had.
     ///
     /// # Errors
-    /// There is no such client, the subnet cannot be one or overlaps the pools or another, or the
-    /// storage refuses; nothing changes then.
+    /// There is no such client, or no such guest, the subnet cannot be one or overlaps the pools or
+    /// another, or the storage refuses; nothing changes then.
     pub fn set_subnet(&mut self, name: &str, subnet: &Subnet, is_on: bool) -> anyhow::Result<()> {
         check_name(name)?;
         let pool = self.pool;
@@ -98,6 +98,10 @@ impl ClientStore {
             let before = client.subnets.len();
             client.subnets.retain(|other| other.net != subnet.net);
             if is_on {
+                let mut guests = subnet.guests.named();
+                if let Some(nobody) = guests.find(|guest| !known.clients.contains_key(*guest)) {
+                    return Err(unknown(nobody));
+                }
                 known.check_subnet(&client, subnet.net, pool)?;
                 client.subnets.push(subnet.clone());
             } else if client.subnets.len() == before {

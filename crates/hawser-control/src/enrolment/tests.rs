@@ -479,6 +479,7 @@ fn a_subnet_leads_to_one_client_and_is_remembered_with_its_guests() {
     assert!(refused("alice", "192.168.7.128/25").contains("leads to alice"));
     assert!(refused("bob", "100.96.128.0/17").contains("own addresses"));
     assert!(refused("dave", "10.0.0.0/8").contains("no client is called dave"));
+    assert!(refused("bob", "10.0.0.0/8 * dave").contains("no client is called dave"));
     for none in [
         "0.0.0.0/0",
         "10.0.0.0/7",

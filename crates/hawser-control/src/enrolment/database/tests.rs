@@ -54,7 +54,7 @@ fn what_one_hub_decides_another_knows() {
     there
         .set_port("alice", "tcp 8080".parse().unwrap(), true)
         .unwrap();
-    for subnet in ["192.168.7.0/24 bob *", "fd00:7::/64"] {
+    for subnet in ["192.168.7.0/24 alice *", "fd00:7::/64"] {
         there.set_subnet("alice", &subnet.parse().unwrap(), true).unwrap();
     }
     here.reload().unwrap();
