@@ -156,7 +156,7 @@ function ask(what, title, now, wanted) {
   const dialog = by(what), fields = [...dialog.querySelectorAll("input, select")];
   const asker = document.activeElement?.dataset.key;
   by(`${what}-title`).textContent = title;
-  fields.forEach((field, at) => { field.value = now[at]; });
+  fields.forEach((field, at) => { field.value = now[field.name || at] ?? ""; });
   dialog.returnValue = "";
   dialog.onclose = () => {
     if (dialog.returnValue === "set") change(wanted(fields));
@@ -198,7 +198,7 @@ function askRule(status) {
   choices(by("rule-network"), hasHub ? [["", "any"], ...used] : used);
   by("rule-via").parentElement.hidden = !hasHub;
   const network = hasHub ? "" : used[0]?.[0];
-  ask("rule", "Add a rule", ["", "", "", network, hasHub ? "direct" : ""], (fields) =>
+  ask("rule", "Add a rule", { network, via: hasHub ? "direct" : "" }, (fields) =>
     `rule/add?${new URLSearchParams(fields.map((field) => [field.name, field.value]))}`);
 }
 

@@ -3,7 +3,7 @@
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::world::{World, active, good, is_up};
 
@@ -282,6 +282,8 @@ fn pause(world: &World) {
     );
     world.wait("one path", |world| active(world) == ["lte"]);
     world.wait("through", World::ping_hub);
+    // On a busy machine they may only have begun.
+    std::thread::sleep(Duration::from_millis(500));
     let (lost, of) = pings.end();
     // Answers that were on their way over the paused network, until the hub knew of it, and one
     // that was not awaited.
