@@ -98,12 +98,10 @@ pub(super) struct Reach {
     system: System,
     nat: Nat,
     pairs: Pairs,
-    /// Of the store, when they were read.
+    /// Of the store, when they were read; none before there are routes.
     generation: Option<u64>,
     /// The rules in force.
     isolation: Isolation,
-    /// The routes are as these rules say.
-    is_routed: bool,
 }
 
 impl Reach {
@@ -120,7 +118,6 @@ impl Reach {
             pairs,
             generation: None,
             isolation,
-            is_routed: false,
         }
     }
 
@@ -135,7 +132,6 @@ impl Reach {
         self.isolation = isolation;
         let nets: Vec<_> = self.isolation.subnets.iter().map(|subnet| subnet.net).collect();
         let left_out = self.system.led_subnets(&self.isolation.interface, &nets).await;
-        self.is_routed = true;
         for (net, near) in left_out.context("cannot route subnets to clients")? {
             tracing::error!(subnet = %net, network = %near, "a subnet of a client overlaps a network of this machine, which keeps it");
         }
@@ -151,6 +147,7 @@ impl Hub {
         if generation == reach.generation {
             return;
         }
+        let is_first = reach.generation.is_none();
         reach.generation = generation;
         let Leading { ports, subnets } = reach.leading();
         let counts = (ports.len(), subnets.len());
@@ -159,8 +156,8 @@ impl Hub {
             subnets,
             ..reach.isolation.clone()
         };
-        let is_routed = reach.is_routed || fresh.subnets.is_empty();
-        if fresh == reach.isolation && is_routed {
+        let wants_routes = is_first && !fresh.subnets.is_empty();
+        if fresh == reach.isolation && !wants_routes {
             return;
         }
         match reach.enforce(fresh).await {

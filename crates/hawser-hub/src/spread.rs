@@ -39,12 +39,14 @@ impl Spread {
                 pairs,
                 choice: Some(choice),
             },
-            Err(error) if chosen.is_some() => {
-                tracing::warn!(%error, count, "one pair of threads carries all: no right to spread packets by a program (CAP_BPF)");
-                one
-            }
             Err(error) => {
-                tracing::info!(%error, "one pair of threads carries all: no right to spread packets by a program (CAP_BPF)");
+                let said =
+                    "one pair of threads carries all: no right to spread packets by a program (CAP_BPF)";
+                if chosen.is_some() {
+                    tracing::warn!(%error, count, "{said}");
+                } else {
+                    tracing::info!(%error, "{said}");
+                }
                 one
             }
         }

@@ -128,7 +128,8 @@ fn search(lab: &mut Lab<'_>, argument: &'static str, random: &mut Random) -> any
     })
 }
 
-/// How many searches of each kind.
+/// How many searches of each kind. A search is a run of its own; one for the best channel tries all
+/// ten, so that two are enough for the time that it takes.
 const ADEQUATE: usize = 12;
 const BEST: usize = 2;
 /// Without radar in [`COUNTRY`]: the two that the boxes are on, and ten.
@@ -137,6 +138,7 @@ const COUNTRY: &str = "ID";
 const CONTROL: &str = "/run/hostapd";
 /// Less than this share of a free channel is poor. Source: as in `hawser_experiments`.
 const POOR: f64 = 0.75;
+/// On each channel: what is left of it is then a matter of several who contend.
 const PAIRS: usize = 3;
 /// What a pair alone carries of such frames. Units: Mbit/s.
 const MOST: f64 = 5.8;
