@@ -166,9 +166,7 @@ pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
         seed: u64::from_be_bytes(random()),
     })?;
     let socket = ControlSocket::listen(run_dir.socket())?;
-    if let Some(address) = config.metrics {
-        metrics::serve(address, run_dir.socket()).await?;
-    }
+    metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
         history::keep(history::file(&options.dir, Role::Client), run_dir.socket());
     }

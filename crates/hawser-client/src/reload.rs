@@ -52,6 +52,7 @@ impl Client {
             ("mtu", old.mtu != self.config.mtu),
             ("dns", old.dns != self.config.dns),
             ("metrics", old.metrics != self.config.metrics),
+            ("otlp", old.otlp != self.config.otlp),
             ("history", old.history != self.config.history),
             ("rekey_after", old.rekey_after != self.config.rekey_after),
             // Whether the machine forwards at all is set back at the end.

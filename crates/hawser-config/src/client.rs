@@ -12,8 +12,8 @@ use serde::Deserialize;
 
 use crate::{
     AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
-    LayerConfig, LogFilter, Mtu, MultipathPart, Pattern, PoolConfig, PortForwardConfig, Proxy, QuotaAction,
-    RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
+    LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig, PortForwardConfig, Proxy,
+    QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -68,6 +68,8 @@ pub struct ClientConfig {
     pub rekey_after: Span,
     /// Where Prometheus may ask; off when absent.
     pub metrics: Option<SocketAddr>,
+    /// A collector that figures are sent to; none when absent.
+    pub otlp: Option<OtlpConfig>,
     /// Whether it is kept how the networks were over a day and a year.
     pub history: bool,
     /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or a filter such as
@@ -98,6 +100,7 @@ impl Default for ClientConfig {
             pool: PoolConfig::default(),
             rekey_after: Span(Duration::from_secs(3600)),
             metrics: None,
+            otlp: None,
             history: true,
             log: None,
         }

@@ -10,8 +10,8 @@ use serde::Deserialize;
 use crate::invitation::HubAddress;
 use crate::{
     ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
-    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, Pool, ReachConfig, Schedulers, StoreConfig, ThreadPairs,
-    TlsListen, ports,
+    LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, OtlpConfig, Pool, ReachConfig, Schedulers, StoreConfig,
+    ThreadPairs, TlsListen, ports,
 };
 
 /// What `hub.toml` says.
@@ -75,6 +75,9 @@ pub struct HubConfig {
     /// Where Prometheus may ask; off when absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,
+    /// A collector that figures are sent to; none when absent.
+    #[serde(default)]
+    pub otlp: Option<OtlpConfig>,
     /// Whether it is kept how clients' paths were over a day and a year.
     #[serde(default = "yes")]
     pub history: bool,

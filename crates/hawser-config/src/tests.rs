@@ -49,6 +49,7 @@ fn a_full_client_file_is_read() {
         kill_switch = true
         rekey_after = "30 min"
         metrics = "127.0.0.1:9469"
+        otlp = { to = "https://collector.example.org/otlp/" }
         log = "info,hawser_client=debug"
         [schedulers]
         bulk = "backpressure"
@@ -70,6 +71,10 @@ fn a_full_client_file_is_read() {
         [(Class::Bulk, "backpressure".to_owned())]
     );
     assert_eq!(config.rekey_after.0, Duration::from_secs(1800));
+    let otlp = config.otlp.unwrap();
+    assert_eq!(otlp.to.to_string(), "https://collector.example.org/otlp");
+    assert!(otlp.to.is_secure());
+    assert_eq!(otlp.every.0, Duration::from_secs(60));
 }
 
 #[test]
@@ -339,6 +344,10 @@ fn errors_name_file_line_and_remedy() {
             "client.toml:1: \"loud\" is wrong: expected error, warn",
         ),
         ("metrics = \"9469\"", "client.toml:1: "),
+        (
+            "[otlp]\nto = \"collector:4318\"\n",
+            "client.toml:2: \"collector:4318\" is wrong: expected the address of a collector, such as",
+        ),
         ("mtu = ", "client.toml:1: "),
         ("a = 1\nb = [", "client.toml:2: "),
     ];

@@ -116,9 +116,7 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
         Dataplane::OpenVSwitch => None,
     };
     let mut socket = ControlSocket::listen(run_dir.socket())?;
-    if let Some(address) = config.metrics {
-        metrics::serve(address, run_dir.socket()).await?;
-    }
+    metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
         history::keep(history::file(&options.dir, Role::Client), run_dir.socket());
     }

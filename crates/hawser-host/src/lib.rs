@@ -6,7 +6,7 @@
 //! |---|---|
 //! | where a daemon's lock, socket and journal are | [`run_dir`] |
 //! | what a daemon is asked by commands, and answers | [`control_socket`] |
-//! | figures for Prometheus, the dashboard | [`metrics`], [`dashboard`], over [`http`] |
+//! | figures for others, the dashboard | [`metrics`], [`dashboard`], over [`http`] |
 //! | signals, the log filter, how a client is run | [`signals`], [`logging`], [`options`] |
 //! | TLS towards servers for whom somebody vouches | [`authorities`] |
 //! | programs of others that a daemon runs | [`program`] |
@@ -33,6 +33,7 @@ pub mod dhcp;
 pub mod dns;
 pub mod history;
 pub mod http;
+pub mod http_client;
 pub mod lines;
 pub mod logging;
 pub mod metrics;

@@ -254,9 +254,7 @@ async fn serve(
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
-    if let Some(address) = config.metrics {
-        metrics::serve(address, run_dir.socket()).await?;
-    }
+    metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
         history::keep(history::file(&options.dir, Role::Hub), run_dir.socket());
     }
@@ -581,6 +579,7 @@ impl Hub {
             ("nat_addresses", old.nat_addresses != new.nat_addresses),
             ("thread_pairs", old.thread_pairs != new.thread_pairs),
             ("metrics", old.metrics != new.metrics),
+            ("otlp", old.otlp != new.otlp),
             ("history", old.history != new.history),
             ("store", old.store != new.store),
             ("tls.listen", old.tls.listen != new.tls.listen),

@@ -23,8 +23,8 @@ const LARGE_BYTES: libc::c_int = 64 * 1024;
 ///
 /// The C library keeps it otherwise: a client that had carried 200 flows over lines of 20 and 10
 /// Mbit/s kept 9.6 MB of its own, and keeps 4.2 MB with this (`malloc_trim(3)`; musl gives free
-/// memory back by itself). A walk took 9 ms for a heap of 80 MB of which little was in use, too long
-/// for a thread that carries packets. A call while another walks does nothing.
+/// memory back by itself). A walk took 9 ms for a heap of 80 MB of which little was in use: too
+/// long for a thread that carries packets. A call while another walks does nothing.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     {
@@ -38,7 +38,9 @@ pub fn give_back() {
             unsafe { libc::malloc_trim(0) };
             WALKING.store(false, Ordering::Release);
         };
-        let thread = std::thread::Builder::new().name("memory".into()).stack_size(STACK);
+        let thread = std::thread::Builder::new()
+            .name("memory".into())
+            .stack_size(STACK);
         if thread.spawn(walk).is_err() {
             WALKING.store(false, Ordering::Release);
         }

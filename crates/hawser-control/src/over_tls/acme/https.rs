@@ -5,17 +5,11 @@ use std::path::Path;
 use std::pin::Pin;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use hawser_host::authorities;
-use http_body_util::{BodyExt, Limited};
+use anyhow::ensure;
+use hawser_host::{authorities, http_client};
+use hyper::Request;
 use hyper::body::Bytes;
-use hyper::client::conn::http1;
-use hyper::header::{HOST, HeaderValue};
-use hyper::{Request, Uri};
-use hyper_util::rt::TokioIo;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
-use rustls::pki_types::ServerName;
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
@@ -47,47 +41,14 @@ impl HttpClient for Https {
     }
 }
 
-async fn ask(tls: TlsConnector, mut request: Request<BodyWrapper<Bytes>>) -> anyhow::Result<BytesResponse> {
-    let uri = request.uri().clone();
+async fn ask(tls: TlsConnector, request: Request<BodyWrapper<Bytes>>) -> anyhow::Result<BytesResponse> {
+    let uri = request.uri();
     ensure!(uri.scheme_str() == Some("https"), "{uri} is not https");
-    let authority = uri
-        .authority()
-        .context("the authority names an address without a host")?;
-    let host = authority.host().trim_matches(['[', ']']);
-    let to = (host, authority.port_u16().unwrap_or(443));
-    let stream = TcpStream::connect(to)
-        .await
-        .with_context(|| format!("cannot reach {authority}"))?;
-    let name = ServerName::try_from(host.to_owned())?;
-    let stream = tls
-        .connect(name, stream)
-        .await
-        .with_context(|| format!("no TLS with {authority}"))?;
-    request
-        .headers_mut()
-        .insert(HOST, HeaderValue::from_str(authority.as_str())?);
-    *request.uri_mut() = uri
-        .path_and_query()
-        .map_or("/", |path| path.as_str())
-        .parse::<Uri>()?;
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-    let answer = async {
-        let (parts, body) = sender.send_request(request).await?.into_parts();
-        let body = Limited::new(body, LONGEST).collect().await;
-        let body = body.map_err(|error| anyhow::anyhow!(error))?.to_bytes();
-        anyhow::Ok(BytesResponse {
-            parts,
-            body: Box::new(body),
-        })
-    };
-    let mut answer = std::pin::pin!(answer);
-    tokio::select! {
-        answer = &mut answer => answer,
-        ended = connection => {
-            ended?;
-            answer.await
-        }
-    }
+    let (parts, body) = http_client::ask(Some(&tls), request, LONGEST).await?.into_parts();
+    Ok(BytesResponse {
+        parts,
+        body: Box::new(body),
+    })
 }
 
 /// A whole request.

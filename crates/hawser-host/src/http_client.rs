@@ -1,0 +1,83 @@
+//! Requests to servers: one connection each, over TLS where the address says so.
+
+use std::pin::pin;
+
+use anyhow::{Context, anyhow};
+use http_body_util::{BodyExt, Limited};
+use hyper::body::{Body, Bytes};
+use hyper::client::conn::http1;
+use hyper::header::{HOST, HeaderValue};
+use hyper::{Request, Response, Uri};
+use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Sends a request to where its address leads, which is `https` or, in the clear, `http`, and
+/// returns the answer with a body of at most `longest` bytes.
+///
+/// # Errors
+/// The server is out of reach, shows no certificate that `tls` trusts, or answers no HTTP; the
+/// address is `https` and there is no `tls`.
+pub async fn ask<B>(
+    tls: Option<&TlsConnector>,
+    mut request: Request<B>,
+    longest: usize,
+) -> anyhow::Result<Response<Bytes>>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    let uri = request.uri().clone();
+    let (is_secure, usual_port) = match uri.scheme_str() {
+        Some("https") => (true, 443),
+        Some("http") => (false, 80),
+        _ => return Err(anyhow!("{uri} is no address of the web")),
+    };
+    let authority = uri.authority().context("the address has no host")?;
+    let host = authority.host().trim_matches(['[', ']']);
+    request
+        .headers_mut()
+        .insert(HOST, HeaderValue::from_str(authority.as_str())?);
+    *request.uri_mut() = uri
+        .path_and_query()
+        .map_or("/", |path| path.as_str())
+        .parse::<Uri>()?;
+    let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(usual_port)))
+        .await
+        .with_context(|| format!("cannot reach {authority}"))?;
+    if !is_secure {
+        return exchange(stream, request, longest).await;
+    }
+    let tls = tls.context("nobody is trusted")?;
+    let stream = tls
+        .connect(ServerName::try_from(host.to_owned())?, stream)
+        .await
+        .with_context(|| format!("no TLS with {authority}"))?;
+    exchange(stream, request, longest).await
+}
+
+async fn exchange<B>(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    request: Request<B>,
+    longest: usize,
+) -> anyhow::Result<Response<Bytes>>
+where
+    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
+{
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let answer = async {
+        let (parts, body) = sender.send_request(request).await?.into_parts();
+        let body = Limited::new(body, longest).collect().await;
+        let body = body.map_err(|error| anyhow!(error))?.to_bytes();
+        anyhow::Ok(Response::from_parts(parts, body))
+    };
+    let mut answer = pin!(answer);
+    tokio::select! {
+        answer = &mut answer => answer,
+        ended = connection => {
+            ended?;
+            answer.await
+        }
+    }
+}
