@@ -80,13 +80,14 @@ impl Hubs {
     ) -> anyhow::Result<Self> {
         let mut saved = Joined::load(directory)?;
         if let Some(invitation) = invitation {
-            let fresh = Joined::from_invitation(invitation);
-            if saved.iter().any(|known| known.hub_key == fresh.hub_key) {
-                saved.retain(|known| known.hub_key != fresh.hub_key);
+            let mut fresh = Joined::from_invitation(invitation);
+            if saved.iter().any(|known| known.hub_key == invitation.hub.key) {
+                saved.retain(|known| fresh.iter().all(|fresh| fresh.hub_key != known.hub_key));
             } else {
                 saved.clear();
             }
-            saved.insert(0, fresh);
+            fresh.append(&mut saved);
+            saved = fresh;
         }
         let current = saved.first().context(
             "this machine has not joined a hub yet: `hawser up INVITATION` (from `hawser hub invite NAME` on the hub)",
@@ -205,20 +206,27 @@ impl Hubs {
         self.choice.go_over(key)
     }
 
-    /// What the file has to say of a hub now.
+    /// What the file has to say of a hub now, and of those that were invited to with it.
     fn remember(&mut self, directory: &Path, key: KeyHash) -> anyhow::Result<()> {
         let mut saved = Joined::load(directory)?;
-        if let Some(hub) = self.known.iter().find(|hub| hub.joined.hub_key == key) {
-            match saved.iter_mut().find(|saved| saved.hub_key == key) {
-                Some(old) => *old = hub.joined.clone(),
+        let known = || self.known.iter().map(|hub| &hub.joined);
+        if let Some(hub) = known().find(|joined| joined.hub_key == key) {
+            if saved.iter().any(|saved| saved.hub_key == key) {
+                for old in saved.iter_mut().filter(|old| old.fleet() == hub.fleet()) {
+                    if let Some(now) = known().find(|known| known.hub_key == old.hub_key) {
+                        *old = now.clone();
+                    }
+                }
+            } else {
                 // By an invitation, which took the place of what was saved.
-                None => saved = self.known.iter().map(|hub| hub.joined.clone()).collect(),
+                saved = known().cloned().collect();
             }
         }
         Joined::save(&saved, directory)
     }
 
-    /// The hub at an address has let the client in: from now on no invitation is needed.
+    /// The hub at an address has let the client in: from now on no invitation is needed, nor at the
+    /// others of its fleet.
     pub(super) fn handle_let_in(
         &mut self,
         directory: &Path,
@@ -229,11 +237,15 @@ impl Hubs {
             return Ok(());
         };
         let joined = &mut hub.joined;
-        let mut has_changed = joined.token.take().is_some();
+        let mut has_changed = joined.token.is_some();
         if let Some(address) = address.filter(|address| joined.addresses.first() != Some(address)) {
             joined.addresses.retain(|known| *known != address);
             joined.addresses.insert(0, address);
             has_changed = true;
+        }
+        let fleet = joined.fleet();
+        for hub in self.known.iter_mut().filter(|hub| hub.joined.fleet() == fleet) {
+            hub.joined.token = None;
         }
         if has_changed {
             self.handle_known();
@@ -581,19 +593,19 @@ pub async fn join(dir: &Path, invitation: &Invitation) -> anyhow::Result<()> {
     }
     if let Some(known) = saved
         .iter()
-        .find(|known| known.hub_key == fresh.hub_key && known.token.is_none())
+        .find(|known| known.hub_key == invitation.hub.key && known.token.is_none())
     {
         bail!("{} is known already: `hawser status` shows it", known.place());
     }
-    fresh.resolve(&config).await;
-    if fresh.addresses.is_empty() {
+    futures_util::future::join_all(fresh.iter_mut().map(|hub| hub.resolve(&config))).await;
+    if fresh.iter().all(|hub| hub.addresses.is_empty()) {
         bail!(
             "the name of the hub {} does not resolve: check the network, or the invitation",
-            fresh.place()
+            fresh[0].place()
         );
     }
-    saved.retain(|known| known.hub_key != fresh.hub_key);
-    saved.push(fresh);
+    saved.retain(|known| fresh.iter().all(|fresh| fresh.hub_key != known.hub_key));
+    saved.append(&mut fresh);
     Joined::save(&saved, dir)
 }
 

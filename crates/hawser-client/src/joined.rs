@@ -7,7 +7,7 @@ use anyhow::Context;
 use hawser_config::ClientConfig;
 use hawser_config::atomic_file;
 use hawser_config::identity::KeyHash;
-use hawser_config::invitation::{HubAddress, Invitation, Token};
+use hawser_config::invitation::{HubAddress, Invitation, InvitedTo, Token};
 use hawser_control::over_tls::dial::Plan;
 use hawser_wire::control::OtherHub;
 use serde::{Deserialize, Serialize};
@@ -51,17 +51,22 @@ struct JoinedFile {
 }
 
 impl Joined {
-    /// What an invitation says of the hub.
+    /// What an invitation says of the hub, and of others of its fleet.
     #[must_use]
-    pub(super) fn from_invitation(invitation: &Invitation) -> Self {
-        Self {
+    pub(super) fn from_invitation(invitation: &Invitation) -> Vec<Self> {
+        let joined = |hub: &InvitedTo, fleet: Option<KeyHash>| Self {
             name: invitation.name.clone(),
-            endpoints: invitation.endpoints.clone(),
-            hub_key: invitation.hub_key,
+            endpoints: hub.endpoints.clone(),
+            hub_key: hub.key,
             addresses: Vec::new(),
             token: Some(invitation.token.clone()),
-            fleet: None,
-        }
+            fleet,
+        };
+        let others = invitation.others.iter();
+        let others = others.map(|hub| joined(hub, Some(invitation.hub.key)));
+        std::iter::once(joined(&invitation.hub, None))
+            .chain(others)
+            .collect()
     }
 
     /// What a hub says of another one of its fleet; `None` where that is no place.

@@ -1,9 +1,13 @@
 //! Invitations: the one line that a client needs.
 //!
-//! `hawser://HOST:PORT[,HOST:PORT...]/NAME/BLOB`, where BLOB is base64url of version (1 byte),
-//! SHA-256 of the hub's key (32), enrolment token (16), checksum (4). The checksum covers the whole
-//! line before it, so a typing error anywhere is told from a stale invitation. Nothing in it needs
-//! quoting in a shell.
+//! `hawser://HOST:PORT[,HOST:PORT...][+HOST:PORT...]/NAME/BLOB`, where BLOB is base64url of version
+//! (1 byte), SHA-256 of the hub's key (32), enrolment token (16), checksum (4). The checksum covers
+//! the whole line before it, so a typing error anywhere is told from a stale invitation. Nothing in
+//! it needs quoting in a shell.
+//!
+//! An invitation to a fleet names further hubs, each after a `+`, so that a client comes in while
+//! the one that invited it is away: version 2 has the hash of each one's key between the hub's and
+//! the token.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -17,7 +21,7 @@ use crate::identity::{KeyHash, sha256};
 
 /// A one-time enrolment token.
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
-pub struct Token(pub [u8; 16]);
+pub struct Token(pub [u8; TOKEN_LEN]);
 
 impl Token {
     /// As files keep it.
@@ -90,15 +94,24 @@ impl FromStr for HubAddress {
     }
 }
 
+/// A hub, and where it is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvitedTo {
+    /// Where; at least one.
+    pub endpoints: Vec<HubAddress>,
+    /// Its key.
+    pub key: KeyHash,
+}
+
 /// What an invitation says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invitation {
-    /// Where the hub is reached; at least one.
-    pub endpoints: Vec<HubAddress>,
+    /// The hub.
+    pub hub: InvitedTo,
+    /// Others of its fleet, where the client may come in as well; at most [`MOST_OTHERS`].
+    pub others: Vec<InvitedTo>,
     /// The name under which the hub knows the client.
     pub name: String,
-    /// The hub's key.
-    pub hub_key: KeyHash,
     /// Proves once that the client is invited.
     pub token: Token,
 }
@@ -151,10 +164,21 @@ pub fn check_name(name: &str) -> Result<(), InvitationError> {
 
 impl fmt::Display for Invitation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let endpoints: Vec<_> = self.endpoints.iter().map(ToString::to_string).collect();
-        let head = format!("{SCHEME}{}/{}/", endpoints.join(","), self.name);
-        let mut blob = vec![VERSION];
-        blob.extend_from_slice(&self.hub_key.0);
+        let hubs = || std::iter::once(&self.hub).chain(&self.others);
+        let place = |hub: &InvitedTo| {
+            let endpoints = hub.endpoints.iter().map(ToString::to_string);
+            endpoints.collect::<Vec<_>>().join(",")
+        };
+        let places: Vec<_> = hubs().map(place).collect();
+        let head = format!("{SCHEME}{}/{}/", places.join("+"), self.name);
+        let mut blob = vec![if self.others.is_empty() {
+            ONE_HUB
+        } else {
+            SEVERAL_HUBS
+        }];
+        for hub in hubs() {
+            blob.extend_from_slice(&hub.key.0);
+        }
         blob.extend_from_slice(&self.token.0);
         blob.extend_from_slice(&checksum(&head, &blob));
         let text = BASE64URL_NOPAD.encode(&blob);
@@ -170,17 +194,18 @@ impl FromStr for Invitation {
         let text = text.trim();
         let rest = text.strip_prefix(SCHEME).ok_or(InvitationError::Scheme)?;
         let mut parts = rest.splitn(3, '/');
-        let (Some(endpoints), Some(name), Some(blob)) = (parts.next(), parts.next(), parts.next()) else {
+        let (Some(places), Some(name), Some(blob)) = (parts.next(), parts.next(), parts.next()) else {
             return Err(InvitationError::Short);
         };
-        let endpoints = endpoints
-            .split(',')
-            .map(str::parse)
-            .collect::<Result<Vec<_>, _>>()?;
+        let endpoints = |place: &str| place.split(',').map(str::parse).collect::<Result<_, _>>();
+        let places = places
+            .split('+')
+            .map(endpoints)
+            .collect::<Result<Vec<Vec<HubAddress>>, _>>()?;
         check_name(name)?;
         let head = &text[..text.len() - blob.len()];
         let mut bytes = decode(blob)?;
-        let parsed = Self::from_blob(endpoints, name, head, &bytes);
+        let parsed = Self::from_blob(places, name, head, &bytes);
         bytes.zeroize();
         parsed
     }
@@ -188,30 +213,40 @@ impl FromStr for Invitation {
 
 impl Invitation {
     fn from_blob(
-        endpoints: Vec<HubAddress>,
+        places: Vec<Vec<HubAddress>>,
         name: &str,
         head: &str,
         bytes: &[u8],
     ) -> Result<Self, InvitationError> {
         let version = *bytes.first().ok_or(InvitationError::Short)?;
-        if version != VERSION {
-            return Err(InvitationError::Version(version));
-        }
-        let (body, sum) = bytes.split_at_checked(BLOB_LEN).ok_or(InvitationError::Short)?;
+        // A place more or less than keys is a mistake that the checksum would find.
+        let keys = match version {
+            ONE_HUB => 1,
+            SEVERAL_HUBS => places.len().min(1 + MOST_OTHERS),
+            _ => return Err(InvitationError::Version(version)),
+        };
+        let len = 1 + keys * KEY_LEN + TOKEN_LEN;
+        let (body, sum) = bytes.split_at_checked(len).ok_or(InvitationError::Short)?;
         if sum.len() < CHECKSUM_LEN {
             return Err(InvitationError::Short);
         }
-        if sum != checksum(head, body) {
+        if sum != checksum(head, body) || places.len() != keys {
             return Err(InvitationError::Checksum);
         }
-        let mut invitation = Self {
+        let (keys, token) = body[1..].split_at(keys * KEY_LEN);
+        let (keys, _) = keys.as_chunks::<KEY_LEN>();
+        let hub = |(endpoints, key): (_, &[u8; KEY_LEN])| InvitedTo {
             endpoints,
-            name: name.to_owned(),
-            hub_key: KeyHash([0; 32]),
-            token: Token([0; 16]),
+            key: KeyHash(*key),
         };
-        invitation.hub_key.0.copy_from_slice(&body[1..33]);
-        invitation.token.0.copy_from_slice(&body[33..]);
+        let mut hubs = places.into_iter().zip(keys).map(hub);
+        let mut invitation = Self {
+            hub: hubs.next().ok_or(InvitationError::Short)?,
+            others: hubs.collect(),
+            name: name.to_owned(),
+            token: Token([0; TOKEN_LEN]),
+        };
+        invitation.token.0.copy_from_slice(token);
         Ok(invitation)
     }
 }
@@ -241,8 +276,13 @@ fn checksum(head: &str, blob: &[u8]) -> [u8; CHECKSUM_LEN] {
 }
 
 const SCHEME: &str = "hawser://";
-const VERSION: u8 = 1;
-const BLOB_LEN: usize = 1 + 32 + 16;
+const ONE_HUB: u8 = 1;
+const SEVERAL_HUBS: u8 = 2;
+/// So that a line stays one that can be read out, and its QR code fits on a terminal: three hubs
+/// that are away at once are seldom.
+pub const MOST_OTHERS: usize = 2;
+const KEY_LEN: usize = 32;
+const TOKEN_LEN: usize = 16;
 const CHECKSUM_LEN: usize = 4;
 
 #[cfg(test)]
@@ -252,37 +292,62 @@ mod tests {
 
     fn example() -> Invitation {
         Invitation {
-            endpoints: vec![
-                "hub.example.org:443".parse().unwrap(),
-                "[2001:db8::1]:443".parse().unwrap(),
-            ],
+            hub: InvitedTo {
+                endpoints: vec![
+                    "hub.example.org:443".parse().unwrap(),
+                    "[2001:db8::1]:443".parse().unwrap(),
+                ],
+                key: KeyHash([3; 32]),
+            },
+            others: Vec::new(),
             name: "alice".to_owned(),
-            hub_key: KeyHash([3; 32]),
             token: Token([9; 16]),
+        }
+    }
+
+    fn of_a_fleet() -> Invitation {
+        let other = |n: u8| InvitedTo {
+            endpoints: vec![format!("hub{n}.example.org:443").parse().unwrap()],
+            key: KeyHash([n; 32]),
+        };
+        Invitation {
+            others: vec![other(5), other(7)],
+            ..example()
         }
     }
 
     #[test]
     fn survives_its_text() {
-        let line = example().to_string();
-        assert!(!line.contains([' ', '\n', '?', '&', '#', '=']), "{line}");
-        assert_eq!(line.parse::<Invitation>().unwrap(), example());
-        assert_eq!(format!(" {line}\n").parse::<Invitation>().unwrap(), example());
+        for invitation in [example(), of_a_fleet()] {
+            let line = invitation.to_string();
+            assert!(!line.contains([' ', '\n', '?', '&', '#', '=', ';']), "{line}");
+            assert_eq!(line.parse::<Invitation>().unwrap(), invitation);
+            assert_eq!(format!(" {line}\n").parse::<Invitation>().unwrap(), invitation);
+        }
+    }
+
+    #[test]
+    fn more_hubs_than_an_invitation_may_name_are_refused() {
+        let mut invitation = of_a_fleet();
+        invitation.others.push(invitation.others[0].clone());
+        let error = invitation.to_string().parse::<Invitation>().unwrap_err();
+        assert_eq!(error, InvitationError::Checksum);
     }
 
     #[test]
     fn every_single_typing_error_is_found() {
-        let line = example().to_string();
-        for at in 0..line.len() {
-            let mut typo = line.clone().into_bytes();
-            typo[at] = if typo[at] == b'a' { b'b' } else { b'a' };
-            let typo = String::from_utf8(typo).unwrap();
-            if typo != line {
-                assert!(typo.parse::<Invitation>().is_err(), "{typo}");
+        for line in [example().to_string(), of_a_fleet().to_string()] {
+            for at in 0..line.len() {
+                for letter in [b'a', b'b', b'+'] {
+                    let mut typo = line.clone().into_bytes();
+                    typo[at] = letter;
+                    let typo = String::from_utf8(typo).unwrap();
+                    assert!(typo == line || typo.parse::<Invitation>().is_err(), "{typo}");
+                }
             }
-        }
-        for cut in 0..line.len() {
-            assert!(line[..cut].parse::<Invitation>().is_err());
+            for cut in 0..line.len() {
+                assert!(line[..cut].parse::<Invitation>().is_err());
+            }
         }
     }
 

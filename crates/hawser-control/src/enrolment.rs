@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use hawser_config::Pool;
 use hawser_config::StoreConfig;
 use hawser_config::identity::{KeyHash, random, sha256};
-use hawser_config::invitation::{HubAddress, Token, check_name};
+use hawser_config::invitation::{HubAddress, InvitedTo, MOST_OTHERS, Token, check_name};
 use hawser_host::usage::DaySum;
 use hawser_linux::isolation::Service;
 use hawser_wire::control::Refusal;
@@ -606,6 +606,17 @@ pub struct MonthSum {
     pub down_bytes: u64,
     /// From the client. Unit: bytes of UDP payload.
     pub up_bytes: u64,
+}
+
+/// Other hubs of a database where a client that is invited at `own` may come in as well: those that
+/// were heard of last.
+///
+/// # Errors
+/// The database cannot be reached, or belongs to a newer program.
+pub fn hubs_of_fleet(config: &StoreConfig, own: KeyHash) -> anyhow::Result<Vec<InvitedTo>> {
+    let mut others = Database::new(config)?.beside(own)?;
+    others.truncate(MOST_OTHERS);
+    Ok(others)
 }
 
 /// What all hubs of a database have carried.

@@ -81,7 +81,7 @@ async fn enrol_one(
     hub: SocketAddr,
     invitation: &Invitation,
 ) -> anyhow::Result<Established> {
-    let config = tls::client_config(&Identity::generate()?, invitation.hub_key)?;
+    let config = tls::client_config(&Identity::generate()?, invitation.hub.key)?;
     let hello = Hello {
         version: VERSION,
         enrol_token: Some(invitation.token.0),

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use hawser_config::Pool;
 use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, KeyHash};
-use hawser_config::invitation::{HubAddress, Invitation, Token, check_name};
+use hawser_config::invitation::{HubAddress, Invitation, InvitedTo, Token, check_name};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -70,9 +70,12 @@ pub fn invite(
     let token = guests(dir)?.invite(name, lifetime, SystemTime::now());
     let token = token.map_err(|error| rephrased(&error, name))?;
     Ok(Invitation {
-        endpoints,
+        hub: InvitedTo {
+            endpoints,
+            key: identity.hash(),
+        },
+        others: Vec::new(),
         name: name.to_owned(),
-        hub_key: identity.hash(),
         token,
     })
 }
@@ -108,6 +111,7 @@ pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
 pub fn join(dir: &Path, invitation: &Invitation, name: Option<&str>) -> anyhow::Result<Peer> {
     identity(dir)?;
     let first = invitation
+        .hub
         .endpoints
         .first()
         .context("the invitation names no address")?;
@@ -115,8 +119,8 @@ pub fn join(dir: &Path, invitation: &Invitation, name: Option<&str>) -> anyhow::
     check_name(&name)?;
     let peer = Peer {
         name,
-        endpoints: invitation.endpoints.clone(),
-        key: invitation.hub_key,
+        endpoints: invitation.hub.endpoints.clone(),
+        key: invitation.hub.key,
         token: invitation.token.clone(),
     };
     let file = PeerFile {

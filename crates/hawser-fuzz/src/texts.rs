@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use hawser_config::invitation::Invitation;
+use hawser_config::invitation::{Invitation, MOST_OTHERS};
 use hawser_config::{self as config, ClientConfig, HubConfig};
 use hawser_netem::scenario::Scenario;
 
@@ -13,7 +13,9 @@ pub(crate) fn invitation(input: &[u8]) {
     };
     match text.parse::<Invitation>() {
         Ok(invitation) => {
-            assert!(!invitation.endpoints.is_empty());
+            assert!(!invitation.hub.endpoints.is_empty());
+            assert!(invitation.others.len() <= MOST_OTHERS);
+            assert!(invitation.others.iter().all(|hub| !hub.endpoints.is_empty()));
             // The name becomes a file's.
             assert!(!invitation.name.contains(['/', '.']));
             assert_eq!(invitation.to_string().parse(), Ok(invitation));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, random};
-use hawser_config::invitation::{HubAddress, Invitation};
+use hawser_config::invitation::{HubAddress, Invitation, InvitedTo};
 use hawser_config::{Net4, Net6, StoreConfig};
-use hawser_control::enrolment::{ClientStore, pool_of_fleet};
+use hawser_control::enrolment::{ClientStore, hubs_of_fleet, pool_of_fleet};
 use hawser_host::control_socket::{Declined, Request, ask};
 use hawser_host::run_dir;
 use serde_json::{Value, json};
@@ -195,7 +195,7 @@ pub fn ways_in(dir: &Path) -> anyhow::Result<WaysIn> {
     })
 }
 
-/// Invites a client; the result is the line to give to it.
+/// Invites a client; the result is the line to give to it. Of a fleet it names other hubs too.
 ///
 /// # Errors
 /// The hub has not been initialised, the name is taken, or the disk refuses.
@@ -204,10 +204,15 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     let identity = Identity::load_or_create(&dir.join(KEY))?;
     let mut store = open_store(dir, &config)?;
     let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
-    Ok(Invitation {
+    let hub = InvitedTo {
         endpoints: config.addresses(),
+        key: identity.hash(),
+    };
+    let others = config.store.as_ref().map(|store| hubs_of_fleet(store, hub.key));
+    Ok(Invitation {
+        others: others.transpose()?.unwrap_or_default(),
+        hub,
         name: name.to_owned(),
-        hub_key: identity.hash(),
         token,
     })
 }

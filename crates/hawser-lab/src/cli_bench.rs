@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use hawser_config::identity::Identity;
-use hawser_config::invitation::Invitation;
+use hawser_config::invitation::{Invitation, InvitedTo};
 use hawser_config::{self as config, HubConfig};
 use hawser_control::enrolment::ClientStore;
 use hawser_control::idle_clients::IdleClients;
@@ -298,9 +298,12 @@ impl Place {
                 let name = format!("client-{number}");
                 let token = store.invite(&name, Duration::from_secs(3600), SystemTime::now())?;
                 Ok(Invitation {
-                    endpoints: config.addresses(),
+                    hub: InvitedTo {
+                        endpoints: config.addresses(),
+                        key: hub_key,
+                    },
+                    others: Vec::new(),
                     name,
-                    hub_key,
                     token,
                 })
             })

@@ -44,7 +44,7 @@ pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
     let invitation: Invitation = invitation(&args.invitation)?;
     runtime()?.block_on(hubs::join(&args.places.dir, &invitation))?;
     let is_told = tell(&args.places)?;
-    let place = invitation.endpoints.first().map(ToString::to_string);
+    let place = invitation.hub.endpoints.first().map(ToString::to_string);
     let place = place.unwrap_or_default();
     let when = if is_told { "now" } else { "at the next `hawser up`" };
     print(

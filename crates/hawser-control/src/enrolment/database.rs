@@ -24,6 +24,7 @@ use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
 use hawser_config::Pool;
 use hawser_config::identity::KeyHash;
+use hawser_config::invitation::InvitedTo;
 use hawser_config::{HubService, StoreConfig};
 use hawser_host::usage::DaySum;
 use hawser_units::{Bytes, Rate};
@@ -204,6 +205,24 @@ impl Database {
             })
         };
         rows.into_iter().map(member).collect()
+    }
+
+    /// The hubs beside `own` that are there; who was heard of last comes first.
+    ///
+    /// # Errors
+    /// The database cannot be reached, or says what is no place.
+    pub(super) fn beside(&mut self, own: KeyHash) -> anyhow::Result<Vec<InvitedTo>> {
+        let mut members = self.meet(None)?;
+        members.retain(|member| member.key != own && member.seen < AWAY);
+        members.sort_by_key(|member| member.seen);
+        let invited_to = |member: Member| -> anyhow::Result<InvitedTo> {
+            let endpoints = member.endpoints.iter().map(|endpoint| endpoint.parse());
+            Ok(InvitedTo {
+                endpoints: endpoints.collect::<Result<_, _>>()?,
+                key: member.key,
+            })
+        };
+        members.into_iter().map(invited_to).collect()
     }
 
     /// Keeps what one ledger has counted: the sums of whole days. To say the same again, or
@@ -519,6 +538,9 @@ impl From<tokio_postgres::Error> for Fault {
 
 /// For one attempt at the database.
 const TIMEOUT: Duration = Duration::from_secs(5);
+/// A hub that has not said for so long that it is there is not worth an invitation. Hubs say it
+/// every second.
+const AWAY: Duration = Duration::from_secs(60);
 /// Attempts at a change that others' changes get in the way of.
 const CONFLICTS: u32 = 8;
 

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 
 use hawser_config::identity::KeyHash;
-use hawser_config::invitation::{HubAddress, Invitation, Token};
+use hawser_config::invitation::{HubAddress, Invitation, InvitedTo, Token};
 use hawser_proto::fec::{Cover, Encoder};
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::airtime::Airtime;
@@ -614,32 +614,56 @@ fn invitation() -> Seeds {
         port: 443,
     };
     let invitation = Invitation {
-        endpoints: vec![
-            address("hub.example.org"),
-            address("192.0.2.1"),
-            address("2001:db8::1"),
-        ],
+        hub: InvitedTo {
+            endpoints: vec![
+                address("hub.example.org"),
+                address("192.0.2.1"),
+                address("2001:db8::1"),
+            ],
+            key: KeyHash([0x5a; 32]),
+        },
+        others: Vec::new(),
         name: "alice".to_owned(),
-        hub_key: KeyHash([0x5a; 32]),
         token: Token([0xa5; 16]),
     };
     let line = invitation.to_string();
     let six = Invitation {
-        endpoints: vec![address("2001:db8::1"), address("::ffff:192.0.2.1")],
+        hub: InvitedTo {
+            endpoints: vec![address("2001:db8::1"), address("::ffff:192.0.2.1")],
+            key: KeyHash([0x5a; 32]),
+        },
         ..invitation.clone()
     };
     let many = Invitation {
-        endpoints: (0..60)
-            .map(|n| address(&format!("hub-{n}.example.org")))
-            .collect(),
+        hub: InvitedTo {
+            endpoints: (0..60)
+                .map(|n| address(&format!("hub-{n}.example.org")))
+                .collect(),
+            key: KeyHash([0x5a; 32]),
+        },
         name: "a-name_that-is-as-long-as-it-may".to_owned(),
         ..invitation.clone()
     };
+    let other = |number: u8| InvitedTo {
+        endpoints: vec![address(&format!("hub-{number}.example.org"))],
+        key: KeyHash([number; 32]),
+    };
+    let fleet = Invitation {
+        others: vec![other(1), other(2)],
+        ..invitation.clone()
+    };
+    let fleet = fleet.to_string();
     let head = line.len() - line.rsplit('/').next().map_or(0, str::len);
     let blob = line[head..].to_owned();
     vec![
         ("ipv6", six.to_string().into()),
         ("many", many.to_string().into()),
+        (
+            "fleet-short",
+            fleet.replacen("+hub-2.example.org:443", "", 1).into(),
+        ),
+        ("fleet-one-more", fleet.replacen('+', "+a:1+", 1).into()),
+        ("fleet", fleet.into()),
         ("spaces", format!(" \t{line}\r\n").into()),
         ("broken-line", line.replace("/alice/", "/alice/\n").into()),
         ("quoted", format!("'{line}'").into()),

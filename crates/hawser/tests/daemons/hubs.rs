@@ -139,6 +139,32 @@ fn another_hub_takes_over_when_the_first_is_silent_and_stays() {
 }
 
 #[test]
+fn who_was_invited_comes_in_while_the_hub_that_invited_is_away() {
+    let invited = std::cell::RefCell::default();
+    let Some((mut hubs, _database)) = Hubs::fleet("first-contact", |world| {
+        invited.replace(good(world.hawser("h", &["hub", "invite", "bob"])).stdout);
+    }) else {
+        return;
+    };
+    let invitation = String::from_utf8(invited.take()).unwrap();
+    hubs.client.signal("-TERM");
+    hubs.client.0.wait().unwrap();
+    std::fs::remove_dir_all(hubs.world.place("c")).unwrap();
+    hubs.lose(OF_THE_FIRST);
+    hubs.first.signal("-KILL");
+    hubs.client = hubs.world.start("c", &["up", invitation.trim(), "--foreground"]);
+    hubs.world.wait("let in", World::ping_hub);
+    assert_eq!(hubs.in_use(), SECOND);
+    // The invitation is used, at the first hub too: nothing of it is kept.
+    let joined = std::fs::read_to_string(hubs.world.place("c").join("hub-joined.toml")).unwrap();
+    assert!(!joined.contains("token"), "{joined}");
+    hubs.lose("");
+    hubs.first = hubs.world.start("h", &["hub", "run"]);
+    good(hubs.world.hawser("s", &["hub", "drain", "--within", "10s"]));
+    assert_eq!(hubs.in_use(), "198.51.100.1:4430");
+}
+
+#[test]
 fn networks_that_all_fail_for_a_while_are_no_failure_of_the_hub() {
     let Some(hubs) = Hubs::new("hubsgap") else { return };
     let session = hubs.world.status("c")["session"].clone();
