@@ -42,8 +42,9 @@ pub struct SharesConfig {
     pub room: f64,
     /// A slot is full from this part of it on that the network was busy.
     pub full: f64,
-    /// How often the others are visited while one network is served alone; at least a cycle. Source:
-    /// docs/experiments/slots.md.
+    /// How often the others are visited while one network is served alone; at least a cycle.
+    ///
+    /// Source: docs/experiments/slots.md.
     pub round: Duration,
 }
 
