@@ -24,6 +24,7 @@ use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
 use hawser_config::identity::random;
+use hawser_linux::clock::use_precise_timers;
 use hawser_linux::hwsim::Cards;
 use hawser_linux::system::System;
 use hawser_linux::wait::{Waker, wait_readable};
@@ -139,6 +140,7 @@ impl Slots {
         let thread = std::thread::Builder::new()
             .name("slots".to_owned())
             .spawn(move || {
+                use_precise_timers();
                 let (shown, stop, waker) = shared;
                 let on = (air, medium, index, address);
                 let driver = Driver::new(on, slot, surfaces, (shown, wanted));
@@ -319,6 +321,8 @@ struct Driver {
     /// What carries the frames of kernel stations, where there are any.
     medium: Option<Cards>,
     monitor: u32,
+    /// The channel that the card was last tuned to.
+    tuned: Option<u16>,
     slot: Duration,
     runtime: tokio::runtime::Runtime,
     wireless: Wireless,
@@ -390,6 +394,7 @@ impl Driver {
             air,
             medium,
             monitor,
+            tuned: None,
             slot,
             runtime,
             wireless,
@@ -569,15 +574,7 @@ impl Driver {
         match event {
             Event::Tune { channel, .. } => {
                 self.shares.handle_left(self.has_left(), self.now());
-                let mhz = frequency(channel.into());
-                let tuned = self.runtime.block_on(self.wireless.tune(self.monitor, mhz));
-                if let Err(error) = tuned {
-                    tracing::debug!(
-                        error = format!("{:#}", anyhow::anyhow!(error)),
-                        channel,
-                        "not tuned"
-                    );
-                }
+                self.tune(channel);
                 let now = self.now();
                 self.juggler.handle_timeout(now);
             }
@@ -602,6 +599,24 @@ impl Driver {
                 }
             }
             Event::Deauthenticated(_) | Event::Recall(_) | Event::Found { .. } => {}
+        }
+    }
+
+    /// Tunes the card, where it is elsewhere: the kernel takes its time even for a channel that it
+    /// is on.
+    fn tune(&mut self, channel: u16) {
+        if self.tuned == Some(channel) {
+            return;
+        }
+        let mhz = frequency(channel.into());
+        let tuned = self.runtime.block_on(self.wireless.tune(self.monitor, mhz));
+        self.tuned = tuned.is_ok().then_some(channel);
+        if let Err(error) = tuned {
+            tracing::debug!(
+                error = format!("{:#}", anyhow::anyhow!(error)),
+                channel,
+                "not tuned"
+            );
         }
     }
 

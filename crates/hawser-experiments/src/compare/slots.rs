@@ -1,5 +1,6 @@
 //! Slots that follow what each network needs, against slots that follow what each channel gave
-//! (All-APs eq. 6) and slots that stay (Juggler section 3.4).
+//! (All-APs eq. 6), slots that stay (Juggler section 3.4), and the faster access point without
+//! slots.
 
 use hawser_radio::all_aps::slots::Config;
 use hawser_radio::juggler::SharesConfig;
@@ -26,6 +27,8 @@ const BACKHAULS: [[f64; 2]; 7] = [
 ];
 /// How far from those the other conditions lie: both twice as far, one of them, in both directions.
 const NEARBY: [f64; 3] = [0.5, 1.0, 2.0];
+/// The contender without slots.
+const ALONE: usize = 3;
 const WARM_UP: Duration = Duration::from_secs(10);
 const LENGTH: Duration = Duration::from_secs(40);
 
@@ -35,11 +38,11 @@ impl Comparison for Slots {
     }
 
     fn question(&self) -> &'static str {
-        "One radio, two access points with unequal backhauls: slots by what each needs, by what each channel gave, or equal slots?"
+        "One radio, two access points with unequal backhauls: slots by what each needs, by what each channel gave, equal slots, or only the faster one?"
     }
 
     fn contenders(&self) -> &'static [&'static str] {
-        &["measured", "adaptive", "fixed"]
+        &["measured", "adaptive", "fixed", "alone"]
     }
 
     fn measures(&self) -> &'static [Measure] {
@@ -63,6 +66,9 @@ impl Comparison for Slots {
     }
 
     fn run(&self, condition: usize, contender: usize, seed: u64) -> Vec<f64> {
+        if contender == ALONE {
+            return vec![alone(backhauls()[condition][0], seed), 0.0];
+        }
         let config = Config::default();
         let half = (config.cycle / 2).as_millis() as u32;
         let mut lab = Plan {
@@ -102,6 +108,22 @@ impl Comparison for Slots {
         let rates = transfers.map(rate);
         vec![rates[0] + rates[1], rates[1]]
     }
+}
+
+/// What a card brings that has only one access point.
+fn alone(backhaul: f64, seed: u64) -> f64 {
+    let mut lab = Plan {
+        seed,
+        laptop: Laptop::Cards,
+        networks: vec![(Behind::AccessPoint(1), backhaul)],
+    }
+    .build();
+    let start = lab.start();
+    let transfer = lab.download(0, None, start);
+    let from = start + WARM_UP;
+    let end = from + LENGTH;
+    lab.network.run(end);
+    lab.sink(transfer).meter().rate(from, end) / 8192.0
 }
 
 /// Those of the table, then those around them, each once.

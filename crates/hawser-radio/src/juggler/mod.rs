@@ -27,6 +27,7 @@
 
 #[cfg(test)]
 mod air_events;
+mod alone;
 pub mod bytes;
 mod dhcp;
 mod frames;

@@ -17,12 +17,17 @@
 //! kept without a pause. A run that is slower than any busy radio tells nothing. It fails softly: a
 //! wrong rate makes a slot too long, or makes it full, which is then seen and gives it more.
 //!
+//! Where one network alone carries more than all in turn, the others have the shortest slot of a
+//! longer round ([`Choice`]), which keeps them joined and measured.
+//!
 //! Neither equal slots nor All-APs' eq. 6 do that (docs/experiments/slots.md). Does not model: how
 //! many packets an access point keeps (some 64), which bounds the cycle.
 //!
 //! Cost: O(networks^2) once a cycle, O(1) a frame.
 
 use hawser_units::{Duration, Instant};
+
+use super::alone::{Brought, Choice, Way};
 
 /// How slots are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -37,6 +42,10 @@ pub struct SharesConfig {
     pub room: f64,
     /// A slot is full from this part of it on that the network was busy.
     pub full: f64,
+    /// How often the others are visited while one network is served alone; at least a cycle.
+    ///
+    /// Source: docs/experiments/slots.md.
+    pub round: Duration,
 }
 
 impl Default for SharesConfig {
@@ -46,6 +55,7 @@ impl Default for SharesConfig {
             floor: Duration::from_millis(10),
             room: 0.3,
             full: 0.8,
+            round: Duration::from_secs(2),
         }
     }
 }
@@ -57,6 +67,9 @@ pub struct Shares {
     networks: Vec<Share>,
     /// Who is served, and since when.
     served: Option<(usize, Instant)>,
+    choice: Choice,
+    /// When the last cycle ended.
+    ended: Option<Instant>,
 }
 
 /// What is known of one network.
@@ -75,6 +88,11 @@ struct Share {
     /// The fastest run of the present slot, and smoothed over slots. Units: bytes/s.
     fastest: f64,
     rate: Option<f64>,
+    /// When the last quarter of the present slot begins, and what it has carried. Units: bytes.
+    ending: (Instant, u64),
+    /// What the last quarters of slots carried since the last cycle ended. Units: bytes. And in
+    /// which time.
+    at_end: (u64, Option<Duration>),
 }
 
 impl Shares {
@@ -91,11 +109,15 @@ impl Shares {
             frames: 0,
             fastest: 0.0,
             rate: None,
+            ending: (Instant::ZERO, 0),
+            at_end: (0, None),
         };
         Self {
             config,
             networks: vec![share; networks],
             served: None,
+            choice: Choice::new(networks),
+            ended: None,
         }
     }
 
@@ -105,6 +127,7 @@ impl Shares {
         self.handle_left(has_left, now);
         if let Some(share) = self.networks.get_mut(place) {
             (share.frames, share.fastest) = (0, 0.0);
+            share.ending = (now + share.slot * 3 / 4, 0);
             self.served = Some((place, now));
         }
     }
@@ -123,6 +146,11 @@ impl Shares {
         let share = &mut self.networks[place];
         share.time += now.since(since);
         share.has_left |= has_left;
+        let (began, carried) = share.ending;
+        if now > began {
+            let time = share.at_end.1.unwrap_or_default() + now.since(began);
+            share.at_end = (share.at_end.0 + carried, Some(time));
+        }
         if share.fastest > 0.0 {
             let before = share.rate.unwrap_or(share.fastest);
             share.rate = Some(before + GAIN * (share.fastest - before));
@@ -135,6 +163,9 @@ impl Shares {
             return;
         };
         share.carried += u64::from(bytes);
+        if now >= share.ending.0 {
+            share.ending.1 += u64::from(bytes);
+        }
         let oldest = share.run[share.frames % RUN];
         share.run[share.frames % RUN] = (now, share.carried);
         if share.frames >= RUN && share.carried >= oldest.1 {
@@ -155,14 +186,46 @@ impl Shares {
             self.served = Some((place, now));
         }
         let wants: Vec<f64> = self.networks.iter().map(|share| self.wants(share)).collect();
-        let slots = self.config.divide(&wants);
+        self.choose(now);
+        let slots = match self.choice.way() {
+            Way::InTurn => self.config.divide(&wants),
+            Way::Trial(place) => self.config.favour(place, wants.len(), self.config.cycle),
+            Way::Alone(place) => self.config.favour(place, wants.len(), self.config.round()),
+        };
         for (share, slot) in self.networks.iter_mut().zip(&slots) {
             share.slot = *slot;
             (share.carried, share.time, share.has_left) = (0, Duration::ZERO, false);
+            share.at_end = (0, None);
             // What lies in the run counts from the last cycle's beginning.
             share.frames = 0;
         }
         slots
+    }
+
+    /// Takes what the cycle brought for the choice between all networks and one of them.
+    fn choose(&mut self, now: Instant) {
+        let ended = self.ended.replace(now);
+        let time = ended.map_or(0.0, |ended| now.since(ended).as_secs_f64());
+        if time <= 0.0 || self.networks.len() < 2 {
+            return;
+        }
+        let brought = self.networks.iter().map(|share| Brought {
+            load: share.carried as f64 / time,
+            at_end: share
+                .at_end
+                .1
+                .map(|time| share.at_end.0 as f64 / time.as_secs_f64()),
+        });
+        let others = self.networks.len() as f64 - 1.0;
+        let visits = others * self.config.floor.as_secs_f64() / self.config.round().as_secs_f64();
+        let brought: Vec<_> = brought.collect();
+        self.choice.handle_cycle(&brought, visits, now);
+    }
+
+    /// Whether a network was busy until the end of its slots.
+    fn is_full(&self, share: &Share) -> bool {
+        let busy = share.rate.map(|rate| share.carried as f64 / rate);
+        share.carried > 0 && busy.is_some_and(|busy| busy >= self.config.full * share.time.as_secs_f64())
     }
 
     /// What a network could use. Units: s.
@@ -172,8 +235,7 @@ impl Shares {
             return if share.has_left { f64::INFINITY } else { 0.0 };
         };
         let need = share.carried as f64 / rate;
-        let is_full = need >= self.config.full * share.time.as_secs_f64();
-        if share.has_left || (is_full && share.carried > 0) {
+        if share.has_left || self.is_full(share) {
             f64::INFINITY
         } else {
             need * (1.0 + self.config.room) + GUARD
@@ -182,6 +244,18 @@ impl Shares {
 }
 
 impl SharesConfig {
+    fn round(&self) -> Duration {
+        self.round.max(self.cycle)
+    }
+
+    /// The shortest slots for all but one, which has what is left of so much time.
+    fn favour(&self, place: usize, networks: usize, time: Duration) -> Vec<Duration> {
+        let mut slots = vec![self.floor; networks];
+        let others = self.floor * u32::try_from(networks.saturating_sub(1)).unwrap_or(u32::MAX);
+        slots[place] = time.saturating_sub(others).max(self.floor);
+        slots
+    }
+
     /// Divides a cycle among networks that could use so much of it each. Units: s.
     fn divide(&self, wants: &[f64]) -> Vec<Duration> {
         let (cycle, floor) = (self.cycle.as_secs_f64(), self.floor.as_secs_f64());
