@@ -12,7 +12,7 @@ use hawser_linux::wireless::written;
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
 use serde_json::{Value, json};
 
-use super::slots::{self, Slots};
+use super::slots::{self, Slots, Turns};
 use super::supplicant::Way;
 use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, legible};
 
@@ -264,12 +264,15 @@ impl Keeper {
             );
         }
         let networks = names.iter().cloned().zip(all).collect();
-        let slot = self.config.radio.slot.0;
+        let turns = Turns {
+            slot: self.config.radio.slot.0,
+            may_serve_one: self.is_tunnel,
+        };
         let slots = Slots::start(
             &mut self.system,
             wireless,
             (card, monitor, address),
-            slot,
+            turns,
             networks,
             medium,
         )

@@ -96,6 +96,7 @@ impl Radio {
             dir,
             run_dir,
             config,
+            is_tunnel,
             dhcp,
         } = stations;
         let (settings, changed) = watch::channel(config.clone());
@@ -109,6 +110,7 @@ impl Radio {
             directory: run_dir,
             key_file: dir.join("radio.key"),
             config: config.clone(),
+            is_tunnel,
             known: BTreeMap::new(),
             known_at: None,
             tell,
@@ -194,6 +196,8 @@ struct Keeper {
     /// From which the stations' addresses follow.
     key_file: PathBuf,
     config: ClientConfig,
+    /// No connection is bound to one of the networks.
+    is_tunnel: bool,
     known: BTreeMap<Vec<u8>, KnownNetwork>,
     known_at: Option<Clock>,
     tell: watch::Sender<View>,

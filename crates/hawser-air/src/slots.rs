@@ -54,6 +54,15 @@ pub(super) struct Slots {
     handed: BTreeSet<String>,
 }
 
+/// How networks take turns.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turns {
+    /// What each has in the mean.
+    pub(super) slot: Duration,
+    /// Whether one may be served nearly alone.
+    pub(super) may_serve_one: bool,
+}
+
 /// How a network is doing.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
@@ -86,14 +95,14 @@ impl Slots {
         system: &mut System,
         wireless: &Wireless,
         (card, monitor, address): (u32, &str, [u8; 6]),
-        slot: Duration,
+        turns: Turns,
         networks: Vec<(String, Heard)>,
         medium: Option<Cards>,
     ) -> anyhow::Result<Self> {
         let index = system.add_monitor(wireless, card, monitor, address).await?;
         let names: Vec<_> = networks.iter().map(|(name, _)| name.clone()).collect();
         let on = (index, monitor, address);
-        let result = Self::begin(system, wireless, on, slot, networks, medium).await;
+        let result = Self::begin(system, wireless, on, turns, networks, medium).await;
         if result.is_err() {
             for name in names.iter().map(String::as_str).chain([monitor]) {
                 let _ = system.remove_station(name).await;
@@ -106,7 +115,7 @@ impl Slots {
         system: &mut System,
         wireless: &Wireless,
         (index, monitor, address): (u32, &str, [u8; 6]),
-        slot: Duration,
+        turns: Turns,
         networks: Vec<(String, Heard)>,
         mut medium: Option<Cards>,
     ) -> anyhow::Result<Self> {
@@ -120,6 +129,7 @@ impl Slots {
             let surface = surface.with_context(|| format!("cannot make {name}"))?;
             surfaces.push((name, heard, surface));
         }
+        let slot = turns.slot;
         let cycle = slot * u32::try_from(surfaces.len()).unwrap_or(1);
         let shown = surfaces.iter().map(|(name, heard, surface)| Shown {
             name: name.clone(),
@@ -143,7 +153,7 @@ impl Slots {
                 use_precise_timers();
                 let (shown, stop, waker) = shared;
                 let on = (air, medium, index, address);
-                let driver = Driver::new(on, slot, surfaces, (shown, wanted));
+                let driver = Driver::new(on, turns, surfaces, (shown, wanted));
                 match driver {
                     Ok(driver) => driver.run(&stop, &waker),
                     Err(error) => tracing::warn!(error = format!("{error:#}"), "no slots"),
@@ -339,7 +349,7 @@ struct Driver {
 impl Driver {
     fn new(
         (air, medium, monitor, own): (AirSocket, Option<Cards>, u32, [u8; 6]),
-        slot: Duration,
+        turns: Turns,
         surfaces: Vec<(String, Heard, Surface)>,
         (shown, wanted): (AllShown, mpsc::Receiver<(usize, u32)>),
     ) -> anyhow::Result<Self> {
@@ -368,7 +378,7 @@ impl Driver {
                 Surface::Device(_) => NetworkConfig::access_point(number.into(), StationId(number), at),
                 Surface::Station(_) => NetworkConfig::relayed(number.into(), StationId(number), at),
             };
-            let weight = u32::try_from(slot.as_millis()).unwrap_or(u32::MAX);
+            let weight = u32::try_from(turns.slot.as_millis()).unwrap_or(u32::MAX);
             members.push(Member {
                 id: juggler.add(configured.weight(weight), now),
                 surface,
@@ -383,7 +393,8 @@ impl Driver {
             });
         }
         let shares = SharesConfig {
-            cycle: slot * u32::try_from(members.len()).unwrap_or(1),
+            cycle: turns.slot * u32::try_from(members.len()).unwrap_or(1),
+            may_serve_one: turns.may_serve_one,
             ..SharesConfig::default()
         };
         Ok(Self {
@@ -395,7 +406,7 @@ impl Driver {
             medium,
             monitor,
             tuned: None,
-            slot,
+            slot: turns.slot,
             runtime,
             wireless,
             own,

@@ -143,6 +143,7 @@ pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
         dir: &options.dir,
         run_dir: run_dir.radio(),
         config: &config,
+        is_tunnel: !config.is_mixed(),
         dhcp: dhcp.stations(),
     });
     let mut direct = None;

@@ -128,6 +128,7 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
         dir: &options.dir,
         run_dir: run_dir.radio(),
         config: &config,
+        is_tunnel: false,
         dhcp: dhcp.stations(),
     });
     let leases = dhcp.view().clone();

@@ -69,6 +69,8 @@ pub struct Stations<'a> {
     pub run_dir: PathBuf,
     /// What is to be joined.
     pub config: &'a ClientConfig,
+    /// Connections go over whichever of the networks carries more: none is bound to one.
+    pub is_tunnel: bool,
     /// Learns which interfaces want an address.
     pub dhcp: watch::Sender<BTreeSet<String>>,
 }

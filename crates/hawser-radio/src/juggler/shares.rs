@@ -46,6 +46,8 @@ pub struct SharesConfig {
     ///
     /// Source: docs/experiments/slots.md.
     pub round: Duration,
+    /// Whether one network may be served nearly alone: what is bound to another waits meanwhile.
+    pub may_serve_one: bool,
 }
 
 impl Default for SharesConfig {
@@ -56,6 +58,7 @@ impl Default for SharesConfig {
             room: 0.3,
             full: 0.8,
             round: Duration::from_secs(2),
+            may_serve_one: true,
         }
     }
 }
@@ -206,7 +209,7 @@ impl Shares {
     fn choose(&mut self, now: Instant) {
         let ended = self.ended.replace(now);
         let time = ended.map_or(0.0, |ended| now.since(ended).as_secs_f64());
-        if time <= 0.0 || self.networks.len() < 2 {
+        if time <= 0.0 || self.networks.len() < 2 || !self.config.may_serve_one {
             return;
         }
         let brought = self.networks.iter().map(|share| Brought {
