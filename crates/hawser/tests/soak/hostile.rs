@@ -98,14 +98,14 @@ async fn session(
         format: Format::Ip,
         name_hint: "mallory".to_owned(),
     };
-    let config = tls::client_config(identity, invitation.hub_key).unwrap();
+    let config = tls::client_config(identity, invitation.hub.key).unwrap();
     connect(&endpoint, config, hub(invitation), hello, &Turn::default())
         .await
         .ok()
 }
 
 fn hub(invitation: &Invitation) -> SocketAddr {
-    let endpoint = &invitation.endpoints[0];
+    let endpoint = &invitation.hub.endpoints[0];
     SocketAddr::new(endpoint.host.parse().unwrap(), endpoint.port)
 }
 
