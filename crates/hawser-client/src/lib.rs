@@ -62,7 +62,7 @@ use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
 use hawser_control::report::PLANE_ENDED;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId, Trial};
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
@@ -164,6 +164,7 @@ pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
         queues: vec![tun],
         pairs: Pairs::ONE,
         format: Format::Ip,
+        trial: Trial::default(),
         seed: u64::from_be_bytes(random()),
     })?;
     let socket = ControlSocket::listen(run_dir.socket())?;

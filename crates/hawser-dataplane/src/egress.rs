@@ -8,7 +8,7 @@ use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_units::{Duration, Instant};
+use hawser_units::{Bytes, Duration, Instant};
 use hawser_wire::frame::Format;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
@@ -74,6 +74,11 @@ impl Sender {
             batches: Batches::new(),
             no_key: 0,
         }
+    }
+
+    /// Bounds what may wait of a flow; before the first session comes.
+    pub(super) fn buffer(&mut self, buffer: Option<Bytes>) {
+        self.sessions.buffer = buffer;
     }
 
     /// Runs until told to stop.

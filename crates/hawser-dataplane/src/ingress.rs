@@ -12,6 +12,8 @@ use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
+use hawser_proto::ingress::Ingress;
+use hawser_proto::resequencer;
 use hawser_proto::tunnel::{self, Arrival, Items, Refusal, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::compression::Headers;
@@ -105,6 +107,8 @@ struct Dropped {
 pub(super) struct Links {
     pub(super) tun: Tun,
     pub(super) format: Format,
+    /// How packets are put in order.
+    pub(super) order: resequencer::Config,
     pub(super) orders: Taker<Order, (), Waker>,
     /// The sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
@@ -443,7 +447,8 @@ impl Receiving {
                 let format = self.links.format;
                 let is_checked = *role == Role::Hub && format == Format::Ip;
                 let addresses = is_checked.then(|| inner.clone());
-                let tunnel = tunnel::Receiving::new(*role, addresses, RelayIntervals::THREADS);
+                let ingress = Ingress::new(self.links.order);
+                let tunnel = tunnel::Receiving::with(*role, addresses, RelayIntervals::THREADS, ingress);
                 let tunnel = tunnel.carrying(format);
                 self.add_session(*session, *role, tunnel);
             }
@@ -551,7 +556,7 @@ impl Receiving {
                 received.insert((entry.session.0, entry.path.0), totals);
             }
         }
-        let mut order = hawser_proto::resequencer::Counters::default();
+        let mut order = resequencer::Counters::default();
         let rebuilt = self
             .sessions
             .values()

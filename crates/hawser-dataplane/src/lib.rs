@@ -41,7 +41,8 @@ pub use hawser_proto::tunnel::Role;
 pub use hawser_wire::pairs::Pairs;
 
 use checkpoint::SessionCheckpoint;
-use hawser_units::{Net, PathId, Rate};
+use hawser_proto::resequencer;
+use hawser_units::{Bytes, Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
@@ -483,8 +484,29 @@ pub struct DataPlaneConfig {
     pub pairs: Pairs,
     /// What it carries: the inner packets of all sessions.
     pub format: Format,
+    /// What is different from what serves best, to measure what that is worth.
+    pub trial: Trial,
     /// From the operating system's randomness: seeds what must not be guessed but is no secret.
     pub seed: u64,
+}
+
+/// What a data plane does otherwise than it would.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trial {
+    /// Packets are handed over as they come, and not in the order of their flow.
+    pub any_order: bool,
+    /// So much of a flow may wait to be sent; `None`: what the paths need.
+    pub buffer: Option<Bytes>,
+}
+
+impl Trial {
+    fn order(&self) -> resequencer::Config {
+        if self.any_order {
+            resequencer::Config::none()
+        } else {
+            resequencer::Config::default()
+        }
+    }
 }
 
 /// A running data plane. Dropping it ends its threads.
@@ -531,7 +553,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     let to_send = Share::divide(sessions::CAPACITY, count).into_iter();
     let received = Share::divide(store::CAPACITY, count).into_iter();
     let mut threads = Vec::new();
-    let format = config.format;
+    let (format, trial) = (config.format, config.trial);
     for (pair, (((tun, takers), to_send), received)) in config
         .queues
         .into_iter()
@@ -562,7 +584,9 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         let (pairs, events) = (others(), event_sender.clone());
         threads.push(spawn(&name("hawser-egress"), move || {
             let (_other, _pairs) = (StopsOther(ingress), pairs);
-            egress::Sender::new((tun, format), for_egress, events, (seed, to_send)).run();
+            let mut sender = egress::Sender::new((tun, format), for_egress, events, (seed, to_send));
+            sender.buffer(trial.buffer);
+            sender.run();
         })?);
         let (pairs, control) = (others(), control_sender.clone());
         threads.push(spawn(&name("hawser-ingress"), move || {
@@ -570,6 +594,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
             let links = ingress::Links {
                 tun: receiving,
                 format,
+                order: trial.order(),
                 orders: for_ingress,
                 egress: StopsOther(egress),
                 control,

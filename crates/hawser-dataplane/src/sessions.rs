@@ -19,7 +19,7 @@ use std::net::IpAddr;
 use hawser_proto::egress::{Egress, Refused};
 use hawser_proto::flow::Run;
 use hawser_proto::tunnel::{self, Buffers, Burst, Role, Sending};
-use hawser_units::{Instant, Net, PathId};
+use hawser_units::{Bytes, Instant, Net, PathId};
 use hawser_wire::frame::Format;
 use hawser_wire::inner;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
@@ -102,6 +102,8 @@ pub(super) enum Accepted {
 pub(super) struct Sessions {
     /// What the inner packets of all of them are.
     format: Format,
+    /// What may wait of a flow; `None`: what the paths need.
+    pub(super) buffer: Option<Bytes>,
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
     routes: Routes,
@@ -118,6 +120,7 @@ impl Sessions {
     pub(super) fn new(format: Format, seed: u64, share: Share, now: Instant) -> Self {
         Self {
             format,
+            buffer: None,
             all: BTreeMap::new(),
             pool: Pool::new(share, now),
             routes: Routes::default(),
@@ -135,6 +138,7 @@ impl Sessions {
         let mut egress = Egress::new(self.seed, at);
         egress.keep_at_most(KEPT);
         egress.set_format(self.format);
+        egress.set_buffer(self.buffer);
         let session = Session {
             tunnel: Sending::with(role, egress),
             lanes: BTreeMap::new(),

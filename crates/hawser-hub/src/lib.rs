@@ -45,7 +45,7 @@ use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs};
+use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, Trial};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
@@ -173,6 +173,7 @@ impl Carrying {
             queues,
             pairs: spread.pairs(),
             format: Format::Ip,
+            trial: Trial::default(),
             seed,
         })?;
         let control = HubControl::new(

@@ -21,7 +21,7 @@ mod transmit;
 
 use std::collections::VecDeque;
 
-use hawser_units::{Duration, InnerBytes, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
@@ -166,6 +166,8 @@ pub struct Egress<B> {
     realtime: Throughput,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,
+    /// What may wait of a flow; `None`: what the paths need.
+    buffer: Option<Bytes>,
     freed: Vec<B>,
     kept: Kept<B>,
     /// How long packets are kept from now on; `None`: not at all.
@@ -211,6 +213,7 @@ impl<B: Copy> Egress<B> {
             throughput: Throughput::default(),
             realtime: Throughput::over(REALTIME_OVER),
             limit: None,
+            buffer: None,
             freed: Vec::new(),
             kept: Kept::new(),
             keeping: Some(LONGEST_KEPT),
@@ -280,6 +283,12 @@ impl<B: Copy> Egress<B> {
     /// packets needs more of them.
     pub fn keep_at_most(&mut self, buffers: usize) {
         self.kept.limit = buffers;
+    }
+
+    /// Bounds what may wait of a flow, to measure what a queue is worth; `None`: what the paths
+    /// need. One packet may wait whatever the bound, and it may be one that is cut into many.
+    pub fn set_buffer(&mut self, buffer: Option<Bytes>) {
+        self.buffer = buffer;
     }
 
     /// Says what inner packets are; before the first comes in.

@@ -120,9 +120,17 @@ pub struct Ingress<T> {
 
 impl<T> Default for Ingress<T> {
     fn default() -> Self {
+        Self::new(Config::default())
+    }
+}
+
+impl<T> Ingress<T> {
+    /// One that puts flows in order within these bounds.
+    #[must_use]
+    pub fn new(order: Config) -> Self {
         Self {
             receivers: Vec::new(),
-            resequencer: Resequencer::new(Config::default()),
+            resequencer: Resequencer::new(order),
             retransmissions: Retransmissions::default(),
             fec: Decoder::default(),
             rebuilt: 0,
@@ -131,9 +139,7 @@ impl<T> Default for Ingress<T> {
             refused: 0,
         }
     }
-}
 
-impl<T> Ingress<T> {
     /// Says what inner packets are; before the first comes.
     pub fn set_format(&mut self, format: Format) {
         self.fec.format = format;

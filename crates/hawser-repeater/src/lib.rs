@@ -48,7 +48,8 @@ use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, random};
 use hawser_control::enrolment::SharedStore;
 use hawser_control::peers;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders, Pairs};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders, Pairs, Trial};
+
 use hawser_host::control_socket::ControlSocket;
 use hawser_host::run_dir::RunDir;
 use hawser_host::signals::Signals;
@@ -57,6 +58,7 @@ use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
 use hawser_linux::wireless::cards::Wireless;
 use hawser_proto::discovery;
+use hawser_units::Bytes;
 use hawser_wire::frame::Format;
 
 use along::Along;
@@ -99,6 +101,11 @@ pub struct Options {
     pub along: Option<PathBuf>,
     /// Whether the access point's radios are moved to better channels, and how.
     pub moving: Option<Moving>,
+    /// Frames of the other box are handed over as they come, to measure what order is worth.
+    pub any_order: bool,
+    /// So many packets of a flow may wait here, to measure what waiting is worth; none: as many as
+    /// the links need.
+    pub buffer: Option<u64>,
 }
 
 impl Options {
@@ -194,6 +201,10 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         queues: vec![tun],
         pairs: Pairs::ONE,
         format: Format::Ethernet,
+        trial: Trial {
+            any_order: options.any_order,
+            buffer: options.buffer.map(|packets| Bytes(packets * PACKET)),
+        },
         seed: u64::from_be_bytes(random()),
     })?;
     let socket = ControlSocket::listen(run_dir.socket())?;
@@ -256,6 +267,8 @@ fn own_address() -> [u8; 6] {
     [0xfe, drawn[0], drawn[1], drawn[2], drawn[3], drawn[4]]
 }
 
+/// Of a full packet, by which what waits is counted. Units: bytes.
+const PACKET: u64 = 1_500;
 /// The interface in the bridge.
 pub const INTERFACE: &str = "hawserport0";
 /// UDP port of sessions on each link: the upper half of the mark of outer packets

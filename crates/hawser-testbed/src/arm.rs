@@ -110,7 +110,7 @@ pub fn run_on_air(
                 &world,
                 (&options.program, &directory),
                 shared,
-                &on_air.arguments,
+                [&on_air.arguments, &on_air.joining],
             )?)
         }
         Via::Tool(name) => {

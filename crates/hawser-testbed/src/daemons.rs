@@ -182,7 +182,7 @@ impl Daemons {
     /// Starts both sides of a repeater, which trust each other: the access point's box where the
     /// networks end, the joining one at the client. Returns when the server answers through them.
     /// `shared`: the network that shares its air with the hop to the client. `more`: what the
-    /// access point's box is told beside the rest.
+    /// access point's box and the joining one are told beside the rest.
     ///
     /// # Errors
     /// As for [`start`](Self::start).
@@ -190,7 +190,7 @@ impl Daemons {
         world: &World,
         (program, directory): (&Path, &Path),
         shared: Option<&str>,
-        more: &[&str],
+        more: [&[&str]; 2],
     ) -> anyhow::Result<Self> {
         let (far, near) = (Place::new(directory, "ap")?, Place::new(directory, "join")?);
         let own_code = |place: &Place| {
@@ -212,9 +212,7 @@ impl Daemons {
             if let (Some(shared), "join") = (shared, what) {
                 command.args(["--clients", CLIENTS, "--shared", shared]);
             }
-            if what == "ap" {
-                command.args(more);
-            }
+            command.args(more[usize::from(what == "join")]);
             place.add_to(&mut command);
             Daemon::start(what, command, directory)
         };

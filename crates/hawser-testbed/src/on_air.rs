@@ -42,6 +42,8 @@ pub struct OnAir {
     pub in_turn_with: Option<usize>,
     /// What the access point's box of a repeater is told on its command line beside the rest.
     pub arguments: Vec<&'static str>,
+    /// The same of the joining box.
+    pub joining: Vec<&'static str>,
     /// What it is asked while the workloads run.
     pub asked: Vec<Asked>,
 }

@@ -74,6 +74,14 @@ struct SideArgs {
     /// find it. May be repeated.
     #[arg(long, value_name = "ADDRESS%LINK", value_parser = neighbour)]
     neighbour: Vec<(Ipv6Addr, String)>,
+    /// Hands frames of the other box over as they come, and not in the order in which they were
+    /// sent: to measure what order is worth.
+    #[arg(long)]
+    any_order: bool,
+    /// Lets so many packets of a flow wait here while no link can take one, and drops what comes
+    /// then: to measure what waiting is worth. Without it as many wait as the links need.
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(..=100_000))]
+    buffer: Option<u64>,
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
@@ -240,6 +248,8 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
         shared: None,
         along: None,
         moving: None,
+        any_order: args.any_order,
+        buffer: args.buffer,
     };
     set(&mut options);
     confine(Duty::Hub, &options.dir, &options.run_dir)?;

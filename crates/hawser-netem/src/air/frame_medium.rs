@@ -218,8 +218,8 @@ impl FrameMedium {
         let outgoing = Outgoing {
             to: (!is_for_all).then_some(to),
             len: u32::try_from(frame.bytes.len()).unwrap_or(u32::MAX) + CHECK_SEQUENCE,
-            // Beacons have a queue of their own.
-            urgent: frame.bytes[0] == BEACON,
+            // Beacons have a queue of their own, and other management is sent as voice is.
+            urgent: frame.bytes[0] & TYPE == MANAGEMENT,
             body: Arc::new(Carried {
                 cookie: frame.cookie,
                 frequency: frame.frequency,
@@ -507,9 +507,11 @@ const OUT_OF_RANGE: f32 = -150.0;
 const CHECK_SEQUENCE: u32 = 4;
 /// Strangers send no more often: a rate beyond all of the air's is its queue's to refuse.
 const SHORTEST: Duration = Duration::from_micros(10);
-/// The first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): management, subtype 8.
-const BEACON: u8 = 0x80;
-/// The same: control, subtype 12.
+/// In the first byte of frame control (IEEE 802.11-2016 section 9.2.4.1): the type, and that of
+/// management, which is sent as AC_VO (section 10.2.4.2).
+const TYPE: u8 = 0x0c;
+const MANAGEMENT: u8 = 0x00;
+/// The same byte: control, subtype 12.
 const CLEAR_TO_SEND: u8 = 0xc4;
 /// Simulated cards take no shorter frame than one with three addresses. Units: bytes.
 const LEAST_FRAME: usize = 24;

@@ -85,6 +85,9 @@ impl<B: Copy> Egress<B> {
     }
 
     pub(super) fn queue_limit(&self) -> u64 {
+        if let Some(buffer) = self.buffer {
+            return buffer.0;
+        }
         let rate = self
             .lanes
             .iter()

@@ -302,6 +302,39 @@ fn a_path_whose_numbers_are_used_up_sends_nothing_more_and_dies() {
 }
 
 #[test]
+fn what_waits_of_a_flow_is_bounded_where_that_is_asked_for() {
+    let start = Instant::from_nanos(1_000_000_000);
+    let now = start + Duration::from_millis(150);
+    let waiting = |buffer| {
+        let mut egress = active(start, now);
+        egress.set_buffer(buffer);
+        let mut offer = |number: u32| {
+            let taken = egress.enqueue(
+                &mut segment(tcp_flag::ACK, 1_000),
+                Offload::default(),
+                number,
+                now,
+            );
+            while egress.poll_transmit(now).is_some() {}
+            taken
+        };
+        let refused = (0..400).filter(|number| offer(*number) == Err(Refused::QueueFull));
+        (refused.count(), egress.flows().backlog())
+    };
+    let (refused, backlog) = waiting(Some(Bytes(10_000)));
+    assert!(
+        refused > 0 && (9_000..=10_000).contains(&backlog),
+        "{refused}, {backlog}"
+    );
+    let (refused, backlog) = waiting(Some(Bytes(0)));
+    assert!(
+        refused > 0 && (1..2_000).contains(&backlog),
+        "{refused}, {backlog}"
+    );
+    assert_eq!(waiting(None).0, 0);
+}
+
+#[test]
 fn thousands_of_flows_that_wait_cost_a_packet_no_more_than_some() {
     let start = Instant::from_nanos(1_000_000_000);
     let now = start + Duration::from_millis(150);

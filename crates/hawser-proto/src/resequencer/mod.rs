@@ -62,6 +62,18 @@ pub struct Config {
     pub idle: Duration,
 }
 
+impl Config {
+    /// Without any order: a packet is delivered when it comes, exactly once. A flow that may have
+    /// one packet of a gap ahead gives the gap up at once.
+    #[must_use]
+    pub fn none() -> Self {
+        Self {
+            flow_capacity: 1,
+            ..Self::default()
+        }
+    }
+}
+
 impl Default for Config {
     /// 16,384 packets are 180 ms at 1 Gbit/s; 400 ms is beyond what a TCP sender waits before it
     /// retransmits anyway (RFC 6298 section 2.4 and Linux's 200 ms minimum).

@@ -87,6 +87,18 @@ fn delivers_in_order_packets_at_once() {
 }
 
 #[test]
+fn without_order_packets_are_delivered_as_they_come_and_once() {
+    let mut rig = Rig::with(Config::none());
+    rig.is_bulk = true;
+    for (count, sequence) in [0, 1, 4, 2, 6, 5, 3, 4, 2].into_iter().enumerate() {
+        let now = 1_000 + 10 * count as u64;
+        let is_new = rig.arrive(1, sequence, 0, now - 500, now);
+        assert_eq!(is_new, count < 7, "packet {sequence}");
+        assert_eq!(rig.drained().len(), usize::from(is_new), "nothing is held");
+    }
+}
+
+#[test]
 fn puts_two_paths_back_in_order() {
     let mut rig = Rig::on_two_paths();
     assert!(rig.arrive(1, 0, 1, 1_030_000, 1_035_000));

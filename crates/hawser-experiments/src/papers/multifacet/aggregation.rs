@@ -181,7 +181,7 @@ impl Experiment for Order {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
         let (mut gains, mut waits) = (Vec::new(), Vec::new());
-        for (name, hop) in [("ag", Hop::legacy()), ("n", three_streams(true).lossy(LOST))] {
+        for (name, hop) in order_hops() {
             let mut rates = [0.0; 2];
             for (reorders, rate) in [false, true].into_iter().zip(&mut rates) {
                 let mut setup = links(hop.clone(), Scheme::Aggregate);
@@ -217,6 +217,31 @@ impl Experiment for Order {
     }
 }
 
+/// Figure 13's hops, both links alike: those of its claims `ag` and `n`.
+#[must_use]
+pub fn order_hops() -> [(&'static str, Hop); 2] {
+    [("ag", Hop::legacy()), ("n", three_streams(true).lossy(LOST))]
+}
+
+/// Table 5's hops, in the same way.
+#[must_use]
+pub fn buffering_hops() -> [(&'static str, Hop); 2] {
+    [("ag", Hop::legacy()), ("n", Hop::fixed(7, 1, false))]
+}
+
+/// Who makes a channel of Table 5 variable.
+#[must_use]
+pub fn variable(channel: u16) -> Competitor {
+    Competitor {
+        channel,
+        rate: PhyRate::Ofdm(54),
+        aggregate: 1,
+        load: 20.0,
+        near: vec![(Who::AccessPoint, NEAR), (Who::Repeater, NEAR)],
+        period: Some(Duration::from_secs(1)),
+    }
+}
+
 /// Frames of figure 13's 802.11n that are lost.
 const LOST: f64 = 0.22;
 /// Runs behind a row of Table 5.
@@ -228,16 +253,7 @@ fn runs(hop: &Hop, buffer: usize, is_variable: bool, seed: u64) -> (f64, f64) {
     setup.buffer = buffer;
     setup.neighbours = is_variable;
     if is_variable {
-        for channel in setup.channels {
-            setup.competitors.push(Competitor {
-                channel,
-                rate: PhyRate::Ofdm(54),
-                aggregate: 1,
-                load: 20.0,
-                near: vec![(Who::AccessPoint, NEAR), (Who::Repeater, NEAR)],
-                period: Some(Duration::from_secs(1)),
-            });
-        }
+        setup.competitors.extend(setup.channels.map(variable));
     }
     let rates: Vec<f64> = (0..RUNS)
         .map(|run| {
@@ -276,7 +292,7 @@ impl Experiment for Buffering {
     fn run(&self, seed: u64) -> Result<Findings, ExperimentError> {
         let mut findings = Findings::default();
         let (mut gains, mut variable, mut deviations) = (Vec::new(), Vec::new(), Vec::new());
-        for (name, hop) in [("ag", Hop::legacy()), ("n", Hop::fixed(7, 1, false))] {
+        for (name, hop) in buffering_hops() {
             let rows = [("without", 0), ("with", BUFFER_PACKETS)];
             let [without, with] = rows.map(|(_, buffer)| runs(&hop, buffer, false, seed));
             findings.value(format!("M.tab5.{name}.without"), without.0, Unit::Mbps);

@@ -14,7 +14,7 @@ use super::super::found::Measured;
 use super::{Carrier, Floor, TRADITIONAL, framed};
 
 /// Both links alike, to a server in the same room.
-fn alike(hop: Hop) -> Floor {
+pub(super) fn alike(hop: Hop) -> Floor {
     Floor {
         links: [hop.clone(), hop.clone()],
         wire: Duration::from_micros(20),

@@ -90,6 +90,8 @@ fn introduced(signal: Signal, overhear: bool) -> FrameMedium {
     medium
 }
 
+const BEACON: u8 = 0x80;
+
 #[test]
 fn a_frame_reaches_its_receiver_alone_and_is_acknowledged() {
     let mut medium = introduced(Signal::clear(), false);
@@ -134,6 +136,21 @@ fn a_lost_attempt_is_repeated_with_the_retry_bit_and_delivered_once() {
         reads(&events).iter().any(|(radio, ..)| *radio == BYSTANDER),
         "overheard"
     );
+}
+
+#[test]
+fn management_does_not_wait_behind_data() {
+    let mut medium = introduced(Signal::clear(), false);
+    for cookie in 0..20 {
+        let data = frame(0x08, ACCESS_POINT, interface(CARD), cookie, 1000);
+        medium.handle_frame(data, Instant::ZERO);
+    }
+    // An action frame, such as the announcement of a channel.
+    medium.handle_frame(frame(0xd0, ACCESS_POINT, interface(CARD), 99, 60), Instant::ZERO);
+    let (events, _) = run(&mut medium);
+    let done = done(&events);
+    let at = done.iter().position(|(cookie, ..)| *cookie == 99);
+    assert!(at.is_some_and(|at| at <= 1), "{done:?}");
 }
 
 #[test]
