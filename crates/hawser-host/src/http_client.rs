@@ -1,10 +1,12 @@
 //! Requests to servers: one connection each, over TLS where the address says so.
+//!
+//! Bodies and connections are of one type each: what HTTP is made of is compiled once.
 
 use std::pin::pin;
 
 use anyhow::{Context, anyhow};
-use http_body_util::{BodyExt, Limited};
-use hyper::body::{Body, Bytes};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{HOST, HeaderValue};
 use hyper::{Request, Response, Uri};
@@ -14,21 +16,23 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
 /// Sends a request to where its address leads, which is `https` or, in the clear, `http`, and
 /// returns the answer with a body of at most `longest` bytes.
 ///
 /// # Errors
 /// The server is out of reach, shows no certificate that `tls` trusts, or answers no HTTP; the
 /// address is `https` and there is no `tls`.
-pub async fn ask<B>(
+pub async fn ask(
     tls: Option<&TlsConnector>,
-    mut request: Request<B>,
+    request: Request<Bytes>,
     longest: usize,
-) -> anyhow::Result<Response<Bytes>>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
-{
-    let uri = request.uri().clone();
+) -> anyhow::Result<Response<Bytes>> {
+    let (mut parts, body) = request.into_parts();
+    let uri = std::mem::take(&mut parts.uri);
     let (is_secure, usual_port) = match uri.scheme_str() {
         Some("https") => (true, 443),
         Some("http") => (false, 80),
@@ -36,35 +40,30 @@ where
     };
     let authority = uri.authority().context("the address has no host")?;
     let host = authority.host().trim_matches(['[', ']']);
-    request
-        .headers_mut()
-        .insert(HOST, HeaderValue::from_str(authority.as_str())?);
-    *request.uri_mut() = uri
+    let name = HeaderValue::from_str(authority.as_str())?;
+    parts.headers.insert(HOST, name);
+    parts.uri = uri
         .path_and_query()
         .map_or("/", |path| path.as_str())
         .parse::<Uri>()?;
     let stream = TcpStream::connect((host, authority.port_u16().unwrap_or(usual_port)))
         .await
         .with_context(|| format!("cannot reach {authority}"))?;
-    if !is_secure {
-        return exchange(stream, request, longest).await;
-    }
-    let tls = tls.context("nobody is trusted")?;
-    let stream = tls
-        .connect(ServerName::try_from(host.to_owned())?, stream)
-        .await
-        .with_context(|| format!("no TLS with {authority}"))?;
-    exchange(stream, request, longest).await
+    let stream: Box<dyn Stream> = if is_secure {
+        let tls = tls.context("nobody is trusted")?;
+        let stream = tls.connect(ServerName::try_from(host.to_owned())?, stream).await;
+        Box::new(stream.with_context(|| format!("no TLS with {authority}"))?)
+    } else {
+        Box::new(stream)
+    };
+    exchange(stream, Request::from_parts(parts, Full::new(body)), longest).await
 }
 
-async fn exchange<B>(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    request: Request<B>,
+async fn exchange(
+    stream: Box<dyn Stream>,
+    request: Request<Full<Bytes>>,
     longest: usize,
-) -> anyhow::Result<Response<Bytes>>
-where
-    B: Body<Data: Send, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + Send + Unpin + 'static,
-{
+) -> anyhow::Result<Response<Bytes>> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let answer = async {
         let (parts, body) = sender.send_request(request).await?.into_parts();

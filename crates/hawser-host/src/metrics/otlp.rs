@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::ensure;
 use hawser_config::OtlpConfig;
-use http_body_util::Full;
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -58,7 +57,7 @@ async fn send(config: &OtlpConfig, tls: &mut Option<TlsConnector>, figures: Valu
     }
     let request = Request::post(format!("{}/v1/metrics", config.to))
         .header(CONTENT_TYPE, "application/json")
-        .body(Full::<Bytes>::from(serde_json::to_vec(&figures)?))?;
+        .body(Bytes::from(serde_json::to_vec(&figures)?))?;
     let answer = http_client::ask(tls.as_ref(), request, LONGEST).await?;
     ensure!(answer.status().is_success(), "it says {}", answer.status());
     let said: Value = serde_json::from_slice(answer.body()).unwrap_or_default();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use hawser_host::{authorities, http_client};
+use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Bytes;
 use instant_acme::{BodyWrapper, BytesResponse, Error, HttpClient};
@@ -44,6 +45,9 @@ impl HttpClient for Https {
 async fn ask(tls: TlsConnector, request: Request<BodyWrapper<Bytes>>) -> anyhow::Result<BytesResponse> {
     let uri = request.uri();
     ensure!(uri.scheme_str() == Some("https"), "{uri} is not https");
+    let (parts, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let request = Request::from_parts(parts, body);
     let (parts, body) = http_client::ask(Some(&tls), request, LONGEST).await?.into_parts();
     Ok(BytesResponse {
         parts,
