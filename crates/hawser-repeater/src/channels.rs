@@ -508,8 +508,8 @@ fn remote(path: &PathSnapshot) -> Option<SocketAddrV6> {
 /// When access point and station are on another channel, which has been announced since `begun` and
 /// on which the access point is since `there`.
 fn settled(begun: Clock, there: Clock, beacon: Duration) -> Clock {
-    let counted = begun + beacon * u32::from(BEACONS - 1);
-    (there + RETUNE).max(counted + FOLLOWS)
+    // One that was told counts from then on, and one that read a beacon goes with its sender.
+    there.max(begun + beacon * u32::from(BEACONS - 1)) + FOLLOWS
 }
 
 fn mbps(rate: Rate) -> f64 {
@@ -524,11 +524,10 @@ const PROBE: Duration = Duration::from_millis(20);
 const ONE: Rate = Rate::from_bps(bandwidth::PACKET * 8 * 1_000 / PROBE.as_millis() as u64);
 /// What the path has sent already leaves the radio's queue.
 const DRAIN: Duration = Duration::from_millis(20);
-/// Both ends tune.
-const RETUNE: Duration = Duration::from_millis(10);
-/// A station goes so long after it has counted: the frame that told it took its turn on a busy
-/// channel (seven attempts of 1 ms, with what others send between them), and its kernel counts in
-/// steps of up to 10 ms (`usecs_to_jiffies` at 100 Hz, which rounds up).
+/// A station may come so long after it should: what told it took its turn on a busy channel (seven
+/// attempts of 1 ms, with what others send between them), and its kernel counts in steps of up to
+/// 10 ms (`usecs_to_jiffies` at 100 Hz, which rounds up). With the test it is less than an interval
+/// of beacons, and so costs no time: the announcement of the next channel waits for a beacon.
 const FOLLOWS: Duration = Duration::from_millis(40);
 /// After the last beacon, until an access point counts as not gone: twice what drivers take to set
 /// up their hardware.
@@ -549,6 +548,6 @@ mod tests {
         let after = |there: u64| settled(begun, begun + Duration::from_millis(there), beacon) - begun;
         // An access point that goes right after its station was told, and one that goes later.
         assert_eq!(after(105), beacon + FOLLOWS);
-        assert_eq!(after(170), Duration::from_millis(180));
+        assert_eq!(after(170), Duration::from_millis(210));
     }
 }

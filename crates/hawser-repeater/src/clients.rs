@@ -107,15 +107,6 @@ impl Clients {
                 brought: Bytes(brought),
             };
             hop.handle_look(look, at);
-            tracing::trace!(
-                waiting = queue.waiting,
-                sent = queue.sent,
-                lost = queue.lost,
-                brought,
-                waits_us = u64::try_from(hop.waits().as_micros()).unwrap_or(u64::MAX),
-                limit_bps = hop.limit().as_bps(),
-                "looked"
-            );
         }
         self.tell(driver, attached);
     }

@@ -18,7 +18,6 @@ pub(super) fn reactions(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
     let mut floor = Floor::new([twenty(), thirty(), sixty()]).beside(interferer);
     (floor.warmup, floor.length) = (Duration::ZERO, LENGTH);
     floor.more.arguments = vec!["--log", "info,hawser_control=debug", "--log-format", "json"];
-    floor.more.joining = vec!["--log", "info,hawser_repeater=trace", "--log-format", "json"];
     let mbps = floor.tcp(lab, Carrier::Multifacet)?;
     let reductions = reductions(&logs::of_access_point(lab)?);
     let (onsets, reactions) = reactions_of(&reductions);
