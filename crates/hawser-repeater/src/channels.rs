@@ -417,8 +417,9 @@ impl Watcher {
         let mut told = 0;
         while self.now() < due + LATE {
             if told < BEACONS && begun.elapsed() >= place.on_air.beacon * u32::from(told) {
-                // The first of the intervals that are counted has begun already.
-                self.tell_stations(place, to, BEACONS + 1 - told).await;
+                // A station that is told goes when it has counted one interval less than it is
+                // told, from then on, so that it is there before the access point.
+                self.tell_stations(place, to, BEACONS - told).await;
                 told += 1;
             }
             tokio::time::sleep(TICK).await;
@@ -427,9 +428,8 @@ impl Watcher {
             let is_there =
                 |radio: &&Interface| radio.index == place.radio.index && radio.frequency == Some(to);
             if radios.iter().any(|radio| is_there(&radio)) {
-                // Stations count from when they were told, and none counts longer than this.
-                let gone = begun + place.on_air.beacon * u32::from(BEACONS) + RETUNE;
-                tokio::time::sleep_until(gone.into()).await;
+                let there = settled(begun, Clock::now(), place.on_air.beacon);
+                tokio::time::sleep_until(there.into()).await;
                 return machine.handle_timeout(None, due.max(self.now()));
             }
         }
@@ -505,6 +505,13 @@ fn remote(path: &PathSnapshot) -> Option<SocketAddrV6> {
     }
 }
 
+/// When access point and station are on another channel, which has been announced since `begun` and
+/// on which the access point is since `there`.
+fn settled(begun: Clock, there: Clock, beacon: Duration) -> Clock {
+    // One that was told counts from then on, and one that read a beacon goes with its sender.
+    there.max(begun + beacon * u32::from(BEACONS - 1)) + FOLLOWS
+}
+
 fn mbps(rate: Rate) -> f64 {
     rate.as_bps() as f64 / 1e6
 }
@@ -517,8 +524,11 @@ const PROBE: Duration = Duration::from_millis(20);
 const ONE: Rate = Rate::from_bps(bandwidth::PACKET * 8 * 1_000 / PROBE.as_millis() as u64);
 /// What the path has sent already leaves the radio's queue.
 const DRAIN: Duration = Duration::from_millis(20);
-/// The station follows, and both ends tune.
-const RETUNE: Duration = Duration::from_millis(10);
+/// A station may come so long after it should: what told it took its turn on a busy channel (seven
+/// attempts of 1 ms, with what others send between them), and its kernel counts in steps of up to
+/// 10 ms (`usecs_to_jiffies` at 100 Hz, which rounds up). With the test it is less than an interval
+/// of beacons, and so costs no time: the announcement of the next channel waits for a beacon.
+const FOLLOWS: Duration = Duration::from_millis(40);
 /// After the last beacon, until an access point counts as not gone: twice what drivers take to set
 /// up their hardware.
 const LATE: Duration = Duration::from_secs(1);
@@ -527,3 +537,17 @@ const TICK: Duration = Duration::from_millis(5);
 const LEAST: Rate = Rate::from_bps(100_000);
 /// The UDP port to which nobody listens. Source: RFC 863.
 const DISCARD: u16 = 9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_test_waits_for_the_station_and_for_the_access_point() {
+        let (begun, beacon) = (Clock::now(), Duration::from_micros(102_400));
+        let after = |there: u64| settled(begun, begun + Duration::from_millis(there), beacon) - begun;
+        // An access point that goes right after its station was told, and one that goes later.
+        assert_eq!(after(105), beacon + FOLLOWS);
+        assert_eq!(after(170), Duration::from_millis(210));
+    }
+}

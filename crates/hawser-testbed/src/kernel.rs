@@ -24,8 +24,8 @@ pub struct Kernel {
     pub time_limit_s: u32,
     /// How many simulated Wi-Fi cards it has; with access points, beside theirs.
     pub cards: usize,
-    /// Frames that a card holds before it stops its queues, as drivers do; 0: it takes any number,
-    /// and drops a hundred when two hundred wait. Not with access points.
+    /// Frames of an access category that a card holds before it stops that queue, as drivers do; 0:
+    /// it takes any number, and drops a hundred when two hundred wait. Not with access points.
     pub card_queue: usize,
     /// Access points, each as `scripts/radio-world --ap` has it, with a hub's and a server's place
     /// behind them.
