@@ -2,11 +2,11 @@
 //! joined by two radios, and clients on the channel of one of them.
 //!
 //! Scope: figures 2, 6, 7, 8a and 9 to 16 but for the typical wait of figure 13, and tables 3 to 5
-//! but for ROMA, with the hops, placements and competitors that `hawser_experiments` has for them. The traditional
-//! repeater is the kernel's own forwarding over the link of its own; Multifacet is `hawser repeat`
-//! on both boxes; multipath TCP is the kernel's, uncoupled, with an address of the client on each
-//! link. Cards stop their queues at what ath9k hands to its hardware, two aggregates, and the
-//! discipline above is the kernel's.
+//! but for ROMA, with the hops, placements and competitors that `hawser_experiments` has for them.
+//! The traditional repeater is the kernel's own forwarding over the link of its own; Multifacet is
+//! `hawser repeat` on both boxes; multipath TCP is the kernel's, uncoupled, with an address of the
+//! client on each link. Cards stop their queues at what ath9k hands to its hardware, two
+//! aggregates, and the discipline above is the kernel's.
 //!
 //! Limitations: cards send at the rate of the hop, which the medium chooses, as in the simulator;
 //! the repeater's card of the shared link has one rate for both sides of it; one run of each.

@@ -4,8 +4,8 @@
 //! Set-ups are those of `hawser_experiments`. Without order is `hawser repeat join --any-order`,
 //! with which the joining box hands over what comes as it comes; what a link loses is sent again
 //! all the same. The access point's buffer is `hawser repeat ap --buffer`: 200 packets, or one
-//! packet of the kernel at a time, which may be one of 64 KiB that is cut into many. Deviates: three
-//! runs of each row of Table 5, which differ by the chances of the air.
+//! packet of the kernel at a time, which may be one of 64 KiB that is cut into many. Deviates:
+//! three runs of each row of Table 5, which differ by the chances of the air.
 
 use hawser_experiments::papers::multifacet::{Hop, buffering_hops, order_hops, variable};
 
