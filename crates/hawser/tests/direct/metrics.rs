@@ -15,8 +15,10 @@ fn networks_have_figures_and_the_shipped_alerts_and_dashboard_ask_for_those_that
     assert!(said.contains("hawser_network_flows{network=\"net1\"} "), "{said}");
     // A figure that is asked for by another name than it has is a picture that stays empty.
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    let source =
-        std::fs::read_to_string(format!("{root}/crates/hawser-host/src/metrics.rs")).expect("a source");
+    let source = ["mod", "families"].map(|name| {
+        std::fs::read_to_string(format!("{root}/crates/hawser-host/src/metrics/{name}.rs")).expect("a source")
+    });
+    let source = source.concat();
     for file in ["grafana.json", "alerts.yml"] {
         let text = std::fs::read_to_string(format!("{root}/packaging/prometheus/{file}")).expect("a file");
         let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
