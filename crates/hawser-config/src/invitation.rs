@@ -276,11 +276,13 @@ fn checksum(head: &str, blob: &[u8]) -> [u8; CHECKSUM_LEN] {
 }
 
 const SCHEME: &str = "hawser://";
+/// Versions: an older program reads an invitation to one hub.
 const ONE_HUB: u8 = 1;
 const SEVERAL_HUBS: u8 = 2;
 /// So that a line stays one that can be read out, and its QR code fits on a terminal: three hubs
 /// that are away at once are seldom.
 pub const MOST_OTHERS: usize = 2;
+/// Of a key, a hash by SHA-256 (FIPS 180-4), and of a token, which nobody guesses. Units: bytes.
 const KEY_LEN: usize = 32;
 const TOKEN_LEN: usize = 16;
 const CHECKSUM_LEN: usize = 4;

@@ -77,7 +77,7 @@ impl Sender {
     }
 
     /// Bounds what may wait of a flow; before the first session comes.
-    pub(super) fn buffer(&mut self, buffer: Option<Bytes>) {
+    pub(super) fn set_buffer(&mut self, buffer: Option<Bytes>) {
         self.sessions.buffer = buffer;
     }
 

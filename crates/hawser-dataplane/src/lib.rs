@@ -585,7 +585,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         threads.push(spawn(&name("hawser-egress"), move || {
             let (_other, _pairs) = (StopsOther(ingress), pairs);
             let mut sender = egress::Sender::new((tun, format), for_egress, events, (seed, to_send));
-            sender.buffer(trial.buffer);
+            sender.set_buffer(trial.buffer);
             sender.run();
         })?);
         let (pairs, control) = (others(), control_sender.clone());

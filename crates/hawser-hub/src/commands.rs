@@ -203,15 +203,17 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
     let config = load(dir)?;
     let identity = Identity::load_or_create(&dir.join(KEY))?;
     let mut store = open_store(dir, &config)?;
-    let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
     let hub = InvitedTo {
         endpoints: config.addresses(),
         key: identity.hash(),
     };
     let others = config.store.as_ref().map(|store| hubs_of_fleet(store, hub.key));
+    let others = others.transpose()?.unwrap_or_default();
+    // The last that can fail: an invitation that was made is printed.
+    let token = store.invite(name, lifetime, std::time::SystemTime::now())?;
     Ok(Invitation {
-        others: others.transpose()?.unwrap_or_default(),
         hub,
+        others,
         name: name.to_owned(),
         token,
     })

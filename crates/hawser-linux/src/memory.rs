@@ -47,6 +47,7 @@ pub fn give_back() {
     }
 }
 
-/// Of the thread that walks over the heap. Units: bytes.
+/// Of the thread that walks over the heap: four times the least that a thread may have
+/// (`PTHREAD_STACK_MIN` on x86-64), of which the walk touches a page or two. Units: bytes.
 #[cfg(target_env = "gnu")]
 const STACK: usize = 64 * 1024;

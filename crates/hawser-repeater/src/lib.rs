@@ -49,7 +49,6 @@ use hawser_config::identity::{Identity, random};
 use hawser_control::enrolment::SharedStore;
 use hawser_control::peers;
 use hawser_dataplane::{DataPlane, DataPlaneConfig, Orders, Pairs, Trial};
-
 use hawser_host::control_socket::ControlSocket;
 use hawser_host::run_dir::RunDir;
 use hawser_host::signals::Signals;

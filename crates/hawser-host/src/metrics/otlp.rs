@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::ensure;
 use hawser_config::OtlpConfig;
+use hawser_linux::process::host_name;
 use hyper::Request;
 use hyper::body::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -26,7 +27,7 @@ use crate::{authorities, control_socket, http_client};
 /// say it too.
 pub(super) async fn export(config: OtlpConfig, socket: PathBuf) {
     let started = SystemTime::now();
-    let host = hostname();
+    let host = host_name();
     let mut tls = None;
     let mut ticks = interval(config.every.0);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -147,11 +148,6 @@ const CUMULATIVE: u32 = 2;
 const ANSWERED_IN: Duration = Duration::from_secs(10);
 /// Of an answer, which is nothing or a message. Units: bytes.
 const LONGEST: usize = 64 << 10;
-
-fn hostname() -> String {
-    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
-    name.map(|name| name.trim().to_owned()).unwrap_or_default()
-}
 
 #[cfg(test)]
 mod tests {

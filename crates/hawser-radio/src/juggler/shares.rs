@@ -225,12 +225,6 @@ impl Shares {
         self.choice.handle_cycle(&brought, visits, now);
     }
 
-    /// Whether a network was busy until the end of its slots.
-    fn is_full(&self, share: &Share) -> bool {
-        let busy = share.rate.map(|rate| share.carried as f64 / rate);
-        share.carried > 0 && busy.is_some_and(|busy| busy >= self.config.full * share.time.as_secs_f64())
-    }
-
     /// What a network could use. Units: s.
     fn wants(&self, share: &Share) -> f64 {
         let Some(rate) = share.rate else {
@@ -238,7 +232,8 @@ impl Shares {
             return if share.has_left { f64::INFINITY } else { 0.0 };
         };
         let need = share.carried as f64 / rate;
-        if share.has_left || self.is_full(share) {
+        let is_full = need >= self.config.full * share.time.as_secs_f64();
+        if share.has_left || (is_full && share.carried > 0) {
             f64::INFINITY
         } else {
             need * (1.0 + self.config.room) + GUARD

@@ -265,6 +265,12 @@ fn runs(hop: &Hop, buffer: usize, is_variable: bool, seed: u64) -> (f64, f64) {
             )
         })
         .collect();
+    mean_and_deviation(&rates)
+}
+
+/// The mean of all runs, and their standard deviation.
+#[must_use]
+pub fn mean_and_deviation(rates: &[f64]) -> (f64, f64) {
     let mean = rates.iter().sum::<f64>() / rates.len() as f64;
     let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
     (mean, variance.sqrt())

@@ -24,7 +24,9 @@ mod wide;
 pub use hawser_radio::multifacet::access_point::{OWN, SHARED};
 pub use hawser_radio::multifacet::{BUFFER_PACKETS, Hops};
 
-pub use aggregation::{Buffering, Fastest, Order, OverTheAir, adapted, buffering_hops, order_hops, variable};
+pub use aggregation::{
+    Buffering, Fastest, Order, OverTheAir, adapted, buffering_hops, mean_and_deviation, order_hops, variable,
+};
 pub use bottlenecks::{Bottlenecks, Case, PARTS};
 pub use estimate::Estimate;
 pub use floor::{FAR, Hop, ht};

@@ -7,7 +7,7 @@
 //! packet of the kernel at a time, which may be one of 64 KiB that is cut into many. Deviates:
 //! three runs of each row of Table 5, which differ by the chances of the air.
 
-use hawser_experiments::papers::multifacet::{Hop, buffering_hops, order_hops, variable};
+use hawser_experiments::papers::multifacet::{Hop, buffering_hops, mean_and_deviation, order_hops, variable};
 
 use super::super::air::Lab;
 use super::super::found::Measured;
@@ -39,7 +39,7 @@ pub(super) fn buffer(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         let without = runs(lab, &hop, WITHOUT, false)?;
         let with = runs(lab, &hop, WITH, false)?;
         gains.push(100.0 * (mean(&with) / mean(&without) - 1.0));
-        let [less, more] = [&with, &without].map(|rates| deviation(rates));
+        let [less, more] = [&with, &without].map(|rates| mean_and_deviation(rates).1);
         is_steadier &= less < more;
         deviations.push((format!("{name} without"), more));
         deviations.push((format!("{name} with"), less));
@@ -81,12 +81,6 @@ fn runs(lab: &mut Lab<'_>, hop: &Hop, buffer: &'static str, is_variable: bool) -
     Ok(all)
 }
 
-fn deviation(values: &[f64]) -> f64 {
-    let middle = mean(values);
-    let squares: Vec<f64> = values.iter().map(|value| (value - middle).powi(2)).collect();
-    mean(&squares).sqrt()
-}
-
 /// Packets of the access point's buffer.
 const WITHOUT: &str = "0";
 const WITH: &str = "200";
@@ -105,7 +99,7 @@ mod tests {
 
     #[test]
     fn runs_that_are_alike_do_not_deviate() {
-        assert_eq!(deviation(&[3.0, 3.0]), 0.0);
-        assert!((deviation(&[1.0, 3.0]) - 1.0).abs() < 1e-9);
+        assert_eq!(mean_and_deviation(&[3.0, 3.0]).1, 0.0);
+        assert!((mean_and_deviation(&[1.0, 3.0]).1 - 1.0).abs() < 1e-9);
     }
 }
