@@ -145,8 +145,16 @@ impl Driver {
     /// Does what is due; true: it is time to look for the other side again.
     pub fn handle_timeout(&mut self) -> bool {
         let now = self.now();
+        self.note_round_trip();
         self.machine.handle_timeout(now);
         self.retry_at.is_some_and(|at| at <= tokio::time::Instant::now())
+    }
+
+    /// Answers of the other side may take as long as the connection's own packets say.
+    fn note_round_trip(&mut self) {
+        if let Some(line) = &self.line {
+            self.machine.handle_round_trip(line.round_trip());
+        }
     }
 
     /// What happens next with attempts and the control connection. May be dropped while it waits.
@@ -214,6 +222,7 @@ impl Driver {
             old.close(CloseReason::Superseded);
         }
         let now = self.now();
+        self.note_round_trip();
         self.machine.handle_control_up(welcome.session, now, fresh_index);
         Some(Connected { welcome, keys })
     }
@@ -231,6 +240,7 @@ impl Driver {
     /// What the data plane says of the session; `None` where it is of another.
     pub fn handle_event(&mut self, event: &Event) -> Option<Told> {
         let now = self.now();
+        self.note_round_trip();
         let is_own = |session: SessionId| self.machine.session() == Some(session.0);
         match *event {
             Event::Path { session, path, state } if is_own(session) => {

@@ -9,6 +9,9 @@ use super::Violation;
 /// How long an answer may take at most: a connection of which nothing is heard for so long is ended
 /// below it as well.
 const LONGEST_ANSWER: Duration = Duration::from_secs(12);
+/// An answer that takes so many round trips is late: as a mean and four mean deviations are after
+/// one sample (RFC 6298 section 2.2).
+const ROUND_TRIPS: u32 = 3;
 /// In doubt, the hub is asked so often within the time that its answer may take. QUIC asks less and
 /// less often: a hub that was away for half a second would hear the client half a second after it
 /// is back, and a standby that knows nothing of the connection says so only when it hears of it. Of
@@ -21,9 +24,9 @@ const ASKED_IN_DOUBT: u32 = 10;
 pub struct SessionConfig {
     /// From one ping to the next on a quiet connection.
     pub ping_every: Duration,
-    /// How long an answer may take before the connection counts as dead. Twice as long after each
-    /// connection in a row on which none came, up to 12 s: where the way is slow, a connection more
-    /// makes it slower.
+    /// How long an answer may take before the connection counts as dead, or three round trips where
+    /// that is longer. Twice as long after each connection in a row on which none came, up to 12 s:
+    /// where the way is slow, a connection more makes it slower.
     pub answer_within: Duration,
     /// Age at which keys are replaced.
     pub rekey_after: Duration,
@@ -148,6 +151,8 @@ pub struct ClientSession {
     /// Closed, and the hub has not said that it has heard.
     closed: Vec<u16>,
     next_ping: u32,
+    /// Of the control connection, or of the last one.
+    round_trip: Duration,
     /// Connections in a row that ended because no answer came.
     silences: u32,
     other_hubs: Vec<OtherHub>,
@@ -169,6 +174,7 @@ impl ClientSession {
             next_path: 0,
             closed: Vec::new(),
             next_ping: 0,
+            round_trip: Duration::ZERO,
             silences: 0,
             other_hubs: Vec::new(),
             subnets: Vec::new(),
@@ -342,6 +348,11 @@ impl ClientSession {
         }
     }
 
+    /// Takes note of the control connection's round trip, as its packets have measured it.
+    pub fn handle_round_trip(&mut self, round_trip: Duration) {
+        self.round_trip = round_trip;
+    }
+
     /// The data plane doubts the path that the control connection uses: asks the hub at once.
     pub fn handle_doubt(&mut self, now: Instant) {
         let every = self.patience() / 2 / ASKED_IN_DOUBT;
@@ -511,8 +522,9 @@ impl ClientSession {
     }
 
     fn patience(&self) -> Duration {
-        let first = self.config.answer_within;
-        (first * 2_u32.pow(self.silences.min(8))).min(LONGEST_ANSWER.max(first))
+        let shortest = self.config.answer_within;
+        let first = shortest.max(self.round_trip * ROUND_TRIPS);
+        (first * 2_u32.pow(self.silences.min(8))).min(LONGEST_ANSWER.max(shortest))
     }
 
     fn ping(&mut self, now: Instant, timeout: Duration) {

@@ -217,6 +217,30 @@ fn each_connection_that_is_lost_to_silence_leaves_the_next_one_more_time() {
 }
 
 #[test]
+fn an_answer_may_take_as_long_as_the_way_is_slow() {
+    let mut client = with_path();
+    client.handle_round_trip(Duration::from_millis(1_500));
+    done(&mut client);
+    sent(&mut client);
+    client.handle_doubt(at(0));
+    let mut now = at(0);
+    while let Some((due, Timer::Again)) = client.poll_timeout() {
+        now = due;
+        client.handle_timeout(due);
+    }
+    // Half of three round trips, as there is a reason to doubt.
+    assert_eq!(client.poll_timeout(), Some((at(2_250), Timer::Answer)));
+    assert!(now < at(2_250));
+    client.handle_timeout(at(2_250));
+    assert_eq!(done(&mut client), [ClientAction::Reconnect]);
+    // However slow it is, below this a connection of which nothing is heard ends after 12 s.
+    client.handle_round_trip(Duration::from_secs(9));
+    client.handle_control_up(7, at(10_000), || 1);
+    client.handle_timeout(at(15_000));
+    assert_eq!(client.poll_timeout(), Some((at(27_000), Timer::Answer)));
+}
+
+#[test]
 fn old_keys_are_replaced_once() {
     let config = SessionConfig {
         rekey_after: Duration::from_secs(3),
