@@ -461,7 +461,7 @@ impl WayOut {
     }
 }
 
-/// Echoes from a hub, for as long as the way out is used: often while it carries something.
+/// Echoes from a hub, for as long as the way out is used: the more often, the more it carries.
 async fn listen(way: Weak<WayOut>, device: String, hub: IpAddr) {
     let identifier = u16::from_be_bytes(hawser_config::identity::random());
     let echo = match Echo::open(&device, hub, 0, identifier) {
@@ -473,13 +473,14 @@ async fn listen(way: Weak<WayOut>, device: String, hub: IpAddr) {
     };
     let (mut number, mut asked, mut last) = (0_u16, VecDeque::new(), Clock::now());
     loop {
-        let Some(is_used) = way.upgrade().map(|way| {
+        let Some(relayed) = way.upgrade().map(|way| {
             let sent = way.sent.iter().map(|sent| sent.load(Ordering::Relaxed));
-            sent.sum::<u64>() >= USED
+            sent.sum::<u64>()
         }) else {
             return;
         };
-        let pause = if is_used { ECHO_INTERVAL } else { IDLE_INTERVAL };
+        let worth = last.elapsed().mul_f64(WORTH / relayed.max(1) as f64);
+        let pause = worth.clamp(ECHO_INTERVAL, IDLE_INTERVAL);
         number = number.wrapping_add(1);
         asked.push_back((number, Clock::now()));
         if let Err(error) = echo.ask(number) {
@@ -585,8 +586,8 @@ const SOURCES: usize = 4;
 const UNUSED: Duration = Duration::from_secs(5);
 /// Between two echoes while next to nothing is relayed: keeps the shortest one known.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// What is next to nothing: probes of paths. Unit: bytes between two echoes.
-const USED: u64 = 600;
+/// What an echo of 58 bytes on an Ethernet is 1 % of: a slow way out has few. Unit: bytes relayed.
+const WORTH: f64 = 5_800.0;
 /// An echo that has not come within this time does not come (RFC 6298 section 2: the first
 /// retransmission timeout).
 const LOST: Duration = Duration::from_secs(1);

@@ -132,10 +132,10 @@ impl Path {
         }
         let interval = match self.state {
             State::Active => Duration::ZERO,
-            State::Suspect => SUSPECT_INTERVAL.max(self.model.round_trip() / 4),
             // Each that is not answered doubles the time (RFC 9002 section 6.2.1): probes and their
-            // answers, of both ends, fill a path of 16 kbit/s otherwise.
-            State::Validating => PROBE_INTERVAL * (1 << self.unanswered().min(3)),
+            // answers, of both ends, fill a path of 16 or 28 kbit/s otherwise.
+            State::Suspect => SUSPECT_INTERVAL.max(self.model.round_trip() / 4) * self.backoff(),
+            State::Validating => PROBE_INTERVAL * self.backoff(),
             State::Dead => {
                 let silent = now.since(self.since);
                 if silent < DEAD_EAGER_FOR {
@@ -154,11 +154,11 @@ impl Path {
         })
     }
 
-    /// Probes of this state that have no answer yet, of the last few.
-    fn unanswered(&self) -> u32 {
+    /// Twice as much for each of three probes of this state that has no answer yet.
+    fn backoff(&self) -> u32 {
         let all = self.tokens.iter();
         let open = all.filter(|(token, sent_at)| *token != 0 && *sent_at >= self.since);
-        open.count() as u32
+        1 << open.count().min(3)
     }
 
     fn issue_token(&mut self, now: Instant, remember: bool) -> u64 {
