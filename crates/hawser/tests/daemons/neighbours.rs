@@ -245,7 +245,7 @@ fn a_cap_and_a_quota_hold_and_the_transfer_goes_on() {
     let (since, before) = (Instant::now(), BOB.carried(&world));
     std::thread::sleep(Duration::from_secs(4));
     let (after, passed) = (BOB.carried(&world), since.elapsed().as_secs_f64());
-    // The cap is of each direction. Upwards go the answers to all of the transfer, and those to what
+    // The cap is of each direction. Upwards go the answers to all of the transfer: those to what
     // came over the other network may go this way too.
     let mbps = |direction: usize| (after[direction] - before[direction]) as f64 * 8e-6 / passed;
     let (up, down) = (mbps(0), mbps(1));
