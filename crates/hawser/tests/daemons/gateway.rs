@@ -28,6 +28,10 @@ impl Home {
         let server = world.add_server();
         let behind = add_machine_behind(&world);
         let inside = world.namespace("c");
+        // A namespace begins with the machine's own setting.
+        let mut sysctl = world.inside("c", "sysctl");
+        sysctl.args(["-qw", "net.ipv4.ip_forward=0"]);
+        good(sysctl);
         world.ip(&inside, "addr add fd00:7::1/64 dev home nodad");
         let mut ip = behind.command("sh");
         ip.args([
