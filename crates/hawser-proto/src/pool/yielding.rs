@@ -229,8 +229,8 @@ impl Lane {
 
 /// How long the queue may be: what a call of the owner may wait.
 pub const TARGET: Duration = Duration::from_millis(5);
-/// Between two echoes while takers send: some within a round trip of a cellular modem, and less
-/// than 1 % of 1 Mbit/s.
+/// Between two echoes at least: some within a round trip of a cellular modem, and less than 1 % of
+/// 1 Mbit/s.
 pub const ECHO_INTERVAL: Duration = Duration::from_millis(50);
 /// Minutes that a base holds (RFC 6817 section 2.4: BASE_HISTORY).
 const HISTORY: usize = 10;

@@ -79,8 +79,7 @@ impl Member {
         json(world, self.side, &["share", "status", "--json"])
     }
 
-    /// What the only taker has had, both ways.
-    /// Bytes of IP packets that went from the taker to its hub, and back.
+    /// What the only taker has had, to its hub and back. Unit: bytes of IP packets.
     fn carried(&self, world: &World) -> [u64; 2] {
         let taker = self.status(world)["takers"][0].clone();
         ["up_bytes", "down_bytes"].map(|key| taker[key].as_u64().unwrap_or(0))
