@@ -106,7 +106,7 @@ fn log_panics() {
 
 fn parse(filter: &str) -> anyhow::Result<Targets> {
     // Libraries speak up only when something is wrong.
-    let quiet = "quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=warn,netlink_packet_route=error";
+    let quiet = "quinn=warn,quinn_proto=warn,quinn_udp=error,rustls=warn,netlink_proto=error,netlink_packet_route=error";
     let all: Result<Targets, _> = format!("{quiet},{filter}").parse();
     all.with_context(|| format!("{filter:?} is no log filter"))
 }

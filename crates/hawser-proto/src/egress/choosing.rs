@@ -12,6 +12,9 @@ use crate::scheduler::{Choice, Demand, PathView};
 /// How far beyond the window sparse flows may go, or a quarter of the window: a flood of single
 /// packets is held back like any other.
 const SPARSE_EXTRA: u64 = 8 * FULL_PACKET;
+/// The same in time, on a link that is known to be slow: what these take at 3 Mbit/s, beyond which
+/// no link is known to be.
+const SPARSE_TIME: Duration = Duration::from_millis(31);
 /// Bounds of one flow's queue, whatever the rate.
 const QUEUE_MIN: u64 = 512 * 1024;
 const QUEUE_MAX: u64 = 16 * 1024 * 1024;
@@ -217,7 +220,11 @@ impl<B: Copy> Egress<B> {
             }
             let path = &lane.path;
             let window = path.model().window();
-            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(SPARSE_EXTRA));
+            let link = path.model().link();
+            let extra = link.map_or(SPARSE_EXTRA, |link| {
+                link.bytes_in(SPARSE_TIME).0.min(SPARSE_EXTRA)
+            });
+            let sparse = sparse && path.in_flight() < window.saturating_add((window / 4).max(extra));
             let half = path.model().base_round_trip() / 2;
             let delay = match (nearest, path.relative_delay_us()) {
                 (Some((nearest, least)), Some(own)) => {
@@ -226,7 +233,7 @@ impl<B: Copy> Egress<B> {
                 }
                 _ => half,
             };
-            let link = path.model().link().filter(|_| sparse).map(PredictedRate::steady);
+            let link = link.filter(|_| sparse).map(PredictedRate::steady);
             let credit = path.credit(udp, now);
             let window = UdpBytes(credit).inner(UdpBytes(udp), FRAMING as u64);
             self.views.push(PathView {

@@ -23,6 +23,7 @@
 use std::collections::BTreeMap;
 
 use hawser_units::{Bytes, Duration, Instant, PathId, PredictedRate, Rate};
+use hawser_wire::data::FRAMING;
 use hawser_wire::layer::Layer;
 
 use super::earliest_delivery::arrival;
@@ -58,6 +59,15 @@ struct Subflow {
     turn: SurplusRoundRobin,
     shares: Shares,
     last: Instant,
+}
+
+impl Subflow {
+    /// Takes note of what a packet takes of a path: needs are held against rates, which count UDP
+    /// payload.
+    fn note(&mut self, demand: &Demand, now: Instant) {
+        self.observer
+            .handle_packet(u64::from(demand.len) + FRAMING as u64, now);
+    }
 }
 
 /// What a plan was made of.
@@ -224,7 +234,7 @@ impl Scheduler for LayerPriority {
         self.scratch.clear();
         if subflow.shares.is_empty() {
             if layer != Layer(0) && crowded && !paths.is_empty() {
-                subflow.observer.handle_packet(u64::from(demand.len), now);
+                subflow.note(demand, now);
                 return Choice::Drop;
             }
             // The base without any share, or no sign yet that there is too little: wherever it can.
@@ -241,7 +251,7 @@ impl Scheduler for LayerPriority {
         }
         match subflow.turn.choose(demand, &self.scratch, now) {
             Choice::Send { path, .. } => {
-                subflow.observer.handle_packet(u64::from(demand.len), now);
+                subflow.note(demand, now);
                 let id = self.scratch[path].id;
                 let path = paths.iter().position(|path| path.id == id).unwrap_or_default();
                 Choice::Send { path, packets: 1 }
@@ -250,7 +260,7 @@ impl Scheduler for LayerPriority {
                 let Some(path) = sooner(&self.scratch, demand, paths, now) else {
                     return Choice::Wait(until);
                 };
-                subflow.observer.handle_packet(u64::from(demand.len), now);
+                subflow.note(demand, now);
                 Choice::Send { path, packets: 1 }
             }
             other @ (Choice::Duplicate(_) | Choice::Drop) => other,
@@ -399,6 +409,25 @@ mod tests {
             scheduler.choose(&base, &paths, at(10_000)),
             Choice::Send { .. }
         ));
+    }
+
+    #[test]
+    fn what_a_layer_needs_of_a_path_counts_what_its_packets_are_framed_with() {
+        let small = |layer| Demand {
+            len: 100,
+            backlog: InnerBytes(20_000),
+            ..packet(layer)
+        };
+        let framed = 2 * 8 * (small(0).len as u64 + FRAMING as u64);
+        // Two layers of a packet in 10 ms each: the packets alone would fit, with room to grow.
+        let paths = [lossy(1, framed / 10, 0.0)];
+        let mut scheduler = LayerPriority::new();
+        for n in 0..200 {
+            scheduler.choose(&small(0), &paths, at(n * 10));
+            scheduler.choose(&small(1), &paths, at(n * 10));
+        }
+        assert_eq!(chosen(scheduler.choose(&small(0), &paths, at(2_000))), 0);
+        assert_eq!(scheduler.choose(&small(1), &paths, at(2_000)), Choice::Drop);
     }
 
     #[test]
