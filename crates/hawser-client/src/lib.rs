@@ -70,6 +70,8 @@ use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::{Role, RunDir};
 use hawser_host::signals::Signals;
 use hawser_host::{history, metrics};
+use hawser_linux::bpf::{Becomes, INTENT, SocketOptions};
+use hawser_linux::direct::Intent;
 use hawser_linux::netlink::{Change, Network, Watch, changes};
 use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
@@ -102,11 +104,29 @@ pub struct Parts {
     pub ways_out: OpenWaysOut,
 }
 
-/// Runs a client until it is asked to end.
+/// Answers programs that say by a socket option what a flow needs: their packets get the code point
+/// that says so at both ends of the tunnel. To be called before rights are given up; `None` where
+/// the kernel refuses.
+#[must_use]
+pub fn answer_intents() -> Option<SocketOptions> {
+    let intents = Intent::ALL.map(|intent| (intent.name(), u32::from(intent.code_point()) << 2));
+    // The empty name takes a choice back.
+    let names = intents.into_iter().chain([("", 0)]);
+    let names = names.map(|(name, class)| ((INTENT, name.to_owned()), class));
+    let options = SocketOptions::new(Becomes::TrafficClass).and_then(|mut options| {
+        options.know(names.collect())?;
+        Ok(options)
+    });
+    options
+        .inspect_err(|error| tracing::warn!(%error, "programs cannot say by socket option what flows need (IP_TOS works)"))
+        .ok()
+}
+
+/// Runs a client until it is asked to end. `intents`: what [`answer_intents`] gave.
 ///
 /// # Errors
 /// What keeps it from working, in one line; the system is as it was before.
-pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
+pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOptions>) -> anyhow::Result<()> {
     let config = options.load_config()?;
     if let Some(problem) = config.unfit_for_hub() {
         bail!("client.toml: {problem}");
@@ -176,6 +196,7 @@ pub async fn run(options: ClientOptions, parts: Parts) -> anyhow::Result<()> {
     let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool), &plane);
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
+    client.intents = intents;
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -211,6 +232,8 @@ struct Client {
     wanted_schedulers: Schedulers,
     /// Addresses by DHCP.
     dhcp: Option<Dhcp>,
+    /// Programs say what flows need.
+    intents: Option<SocketOptions>,
     /// Access points.
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
@@ -255,6 +278,7 @@ impl Client {
             wanted_schedulers: Schedulers::default(),
             dhcp: None,
             radio: None,
+            intents: None,
             options,
             config,
             tunnel,

@@ -95,6 +95,7 @@ impl Client {
             "subnets": self.subnet_status(),
             "hubs": self.hubs.status(self.earlier.as_ref()),
             "interface": self.tunnel.interface(),
+            "socket_option": self.intents.is_some(),
             "inner": self.tunnel.addresses(),
             "session": self.driver.machine.session(),
             "epoch": self.driver.epoch,

@@ -72,7 +72,7 @@ use hawser_host::signals::Signals;
 use hawser_host::system_bus::SystemBus;
 use hawser_host::usage::Usage;
 use hawser_host::{history, metrics};
-use hawser_linux::bpf::{self, SocketOptions};
+use hawser_linux::bpf::{self, Becomes, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::switch::set_mtu;
@@ -699,7 +699,7 @@ async fn heard(signals: &mut Option<Signals>) -> bool {
 
 /// Everything else works without, so this is no reason to fail.
 fn socket_options() -> Option<SocketOptions> {
-    SocketOptions::new()
+    SocketOptions::new(Becomes::Mark)
         .inspect_err(|error| tracing::warn!(%error, "programs cannot choose by socket option (SO_MARK and SO_BINDTODEVICE work)"))
         .ok()
 }

@@ -106,6 +106,22 @@ impl Intent {
         }
     }
 
+    /// The code point of its packets, by which the ends of a tunnel know what they need. It is what
+    /// other networks take for the same need, too.
+    ///
+    /// Source: RFC 4594 (CS1, low-priority data; AF21, low-latency data; EF, telephony), RFC 8622
+    /// (LE, lower effort).
+    #[must_use]
+    pub fn code_point(self) -> u8 {
+        match self {
+            Self::Bulk => 8,
+            Self::Interactive => 18,
+            // Through a tunnel, what is of no use when late has copies where they help.
+            Self::Realtime | Self::Redundant => 46,
+            Self::Cheap => 1,
+        }
+    }
+
     /// The reason in the marks of its flows.
     #[must_use]
     pub fn reason(self) -> u8 {

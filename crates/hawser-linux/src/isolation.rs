@@ -182,7 +182,38 @@ chain to_clients {{
             self.lending(),
             self.queues(),
         );
+        text += &self.answers();
         text
+    }
+
+    /// What answers a connection of a client gets the code point of what it answers, where it has
+    /// none itself: the hub knows by it what the way back needs.
+    fn answers(&self) -> String {
+        let interface = &self.interface;
+        let marks: Vec<_> = ANSWERED
+            .map(|code| format!("{code} : {:#x}", ASKED | code))
+            .into();
+        let marks = marks.join(", ");
+        let mut text = format!(
+            "chain answers {{
+  type filter hook forward priority mangle; policy accept;
+  iifname \"{interface}\" ct direction original ct mark 0 ct mark set ip dscp map {{ {marks} }}
+  iifname \"{interface}\" ct direction original ct mark 0 ct mark set ip6 dscp map {{ {marks} }}
+  oifname != \"{interface}\" accept
+  ct direction original accept
+  ct mark & {ASKED_MASK:#x} != {ASKED:#x} accept
+"
+        );
+        for code in ANSWERED {
+            for ip in ["ip", "ip6"] {
+                let _ = writeln!(
+                    text,
+                    "  ct mark {:#x} {ip} dscp 0 {ip} dscp set {code}",
+                    ASKED | code
+                );
+            }
+        }
+        text + "}\n"
     }
 
     /// Who reaches the subnets of clients from other clients.
@@ -297,6 +328,13 @@ pub fn is_private(address: IpAddr) -> bool {
     let nets6 = PRIVATE6.iter().map(|(net, prefix)| Net::new(*net, *prefix));
     nets4.chain(nets6).any(|net| net.contains(address))
 }
+
+/// The code points that say what a flow needs (RFC 4594, RFC 8622), as the tunnel's entrance knows
+/// them.
+const ANSWERED: [u32; 14] = [1, 8, 18, 20, 22, 32, 33, 34, 35, 36, 37, 38, 44, 46];
+/// The mark of a connection that a client began with such a code point: "HA", and that below.
+const ASKED: u32 = 0x4841_0000;
+const ASKED_MASK: u32 = 0xffff_0000;
 
 /// One rule each: networks may overlap.
 fn rules(which: &str, nets: &[Net]) -> String {

@@ -650,6 +650,7 @@ fn classify(summary: &Summary) -> (Class, &'static str) {
     match (summary.dscp, key.protocol) {
         (46 | 44, _) => (Class::Realtime, "marked as telephony (DSCP)"),
         (32..=38, _) => (Class::Realtime, "marked as conferencing (DSCP)"),
+        (18 | 20 | 22, _) => (Class::Interactive, "marked as low-latency data (DSCP)"),
         (8 | 1, _) => (Class::Bulk, "marked as low priority (DSCP)"),
         (_, protocol::TCP) => (Class::Interactive, "TCP that has sent little so far"),
         (_, protocol::UDP) if summary.quic_opening => (Class::Bulk, "opens a QUIC connection"),

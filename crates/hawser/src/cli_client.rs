@@ -157,6 +157,11 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
     let log = args.logs.start_with(config.log.as_ref())?;
     let duty = if args.direct { Duty::Direct } else { Duty::Client };
     let run_dir = args.places.run_dir(Role::Client);
+    let intents = if args.direct {
+        None
+    } else {
+        client::answer_intents()
+    };
     confine(duty, &args.places.dir, &run_dir)?;
     let options = ClientOptions {
         run_dir,
@@ -169,7 +174,7 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
     if args.direct {
         runtime()?.block_on(direct::run(options, hawser_air::start))?;
     } else {
-        runtime()?.block_on(client::run(options, PARTS))?;
+        runtime()?.block_on(client::run(options, PARTS, intents))?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -18,6 +18,6 @@ mod root;
 mod subflows;
 
 pub use cgroup::MarkedGroup;
-pub use options::{INTENT, NETWORK, SOL_HAWSER, SocketOptions, choose};
+pub use options::{Becomes, INTENT, NETWORK, SOL_HAWSER, SocketOptions, choose};
 pub use queues::{QueueChoice, queue_mark};
 pub use subflows::Subflows;

@@ -15,10 +15,20 @@ pub const NETWORK: i32 = 1;
 /// The option that names an intent.
 pub const INTENT: i32 = 2;
 
+/// What becomes of a socket whose program has chosen a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Becomes {
+    /// The kernel's mark of it is the name's number.
+    Mark,
+    /// The traffic class of what it sends is the name's number, in both families. The socket of an
+    /// address family has that family's packets: a socket of IPv6 that sends to IPv4 has none.
+    TrafficClass,
+}
+
 /// Answers `setsockopt(fd, SOL_HAWSER, ...)` in this network namespace for as long as it lives.
 ///
-/// The value is a name; the kernel's mark of the socket becomes what stands under it. Other names
-/// are refused with `ENODEV`. Without Hawser the kernel knows no such level and says `ENOPROTOOPT`.
+/// The value is a name; the socket becomes what stands under it ([`Becomes`]). Other names are
+/// refused with `ENODEV`. Without Hawser the kernel knows no such level and says `ENOPROTOOPT`.
 #[derive(Debug)]
 pub struct SocketOptions {
     names: Map,
@@ -32,9 +42,12 @@ impl SocketOptions {
     /// # Errors
     /// Rights (`CAP_BPF`, `CAP_NET_ADMIN`) are missing, or the kernel lacks control groups of
     /// version 2 or the helpers (they are there from Linux 5.18).
-    pub fn new() -> io::Result<Self> {
+    pub fn new(becomes: Becomes) -> io::Result<Self> {
         let names = Map::new(KEY, ENTRIES)?;
-        let program = load(Place::SetOption, &program(names.number(), namespace_cookie()?))?;
+        let program = load(
+            Place::SetOption,
+            &program(becomes, names.number(), namespace_cookie()?),
+        )?;
         let root = root()?;
         Ok(Self {
             names,
@@ -43,7 +56,7 @@ impl SocketOptions {
         })
     }
 
-    /// Makes these names known and no others: option, name, mark. Names too long for any program
+    /// Makes these names known and no others: option, name, number. Names too long for any program
     /// are left out.
     ///
     /// # Errors
@@ -118,9 +131,9 @@ pub(super) fn namespace_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// The program: looks the option's value up and marks the socket. Other levels and other namespaces
+/// The program: looks the option's value up and changes the socket. Other levels and other namespaces
 /// are none of its business.
-fn program(names: i32, cookie: u64) -> Vec<u64> {
+fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut code = Assembly::default();
     code.copy(R6, R1)
@@ -158,17 +171,31 @@ fn program(names: i32, cookie: u64) -> Vec<u64> {
         .call(MAP_LOOKUP)
         .jump_if(If::Equal, R0, 0, "unknown")
         .load(Width::Word, R2, R0, 0)
-        .store(Width::Word, R10, MARK_AT, R2)
-        .load(Width::Double, R1, R6, SOCKET)
-        .set(R2, libc::SOL_SOCKET)
-        .set(R3, libc::SO_MARK)
-        .copy(R4, R10)
-        .add(R4, i32::from(MARK_AT))
-        .set(R5, 4)
-        .call(SET_SOCKET_OPTION)
-        .jump_if(If::NotEqual, R0, 0, "unknown");
+        .store(Width::Word, R10, NUMBER_AT, R2);
+    let options: &[_] = match becomes {
+        Becomes::Mark => &[(libc::SOL_SOCKET, libc::SO_MARK)],
+        // A socket takes that of its own family.
+        Becomes::TrafficClass => &[
+            (libc::IPPROTO_IP, libc::IP_TOS),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+        ],
+    };
+    for (level, option) in options {
+        code.load(Width::Double, R1, R6, SOCKET)
+            .set(R2, *level)
+            .set(R3, *option)
+            .copy(R4, R10)
+            .add(R4, i32::from(NUMBER_AT))
+            .set(R5, 4)
+            .call(SET_SOCKET_OPTION)
+            .jump_if(If::Equal, R0, 0, "done");
+    }
+    code.jump("unknown");
     // The kernel itself need not look at the option any more.
-    code.set(R1, -1).store(Width::Word, R6, LENGTH, R1).exit(1);
+    code.label("done")
+        .set(R1, -1)
+        .store(Width::Word, R6, LENGTH, R1)
+        .exit(1);
     code.label("unknown")
         .set(R1, -libc::ENODEV)
         .call(SET_RESULT)
@@ -184,7 +211,7 @@ const KEY: usize = 4 + NAME;
 const ENTRIES: u32 = 1024;
 /// Where the key is on the stack: 40 bytes, of which it fills 36.
 const KEY_AT: i16 = -40;
-const MARK_AT: i16 = -48;
+const NUMBER_AT: i16 = -48;
 // struct bpf_sockopt
 const SOCKET: i16 = 0;
 const VALUE: i16 = 8;
@@ -212,7 +239,7 @@ mod tests {
             return;
         };
         let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
-        let mut options = match inside.run(SocketOptions::new) {
+        let mut options = match inside.run(|| SocketOptions::new(Becomes::Mark)) {
             Ok(options) => options,
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
@@ -261,5 +288,47 @@ mod tests {
             })
         };
         assert!((0..200).any(|_| is_silent().unwrap()));
+    }
+
+    #[test]
+    fn a_name_becomes_the_traffic_class_of_either_family() {
+        let Ok(inside) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let options = inside.run(|| SocketOptions::new(Becomes::TrafficClass));
+        let mut options = match options {
+            Ok(options) => options,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
+                return;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        let names = [("realtime", 46 << 2), ("", 0)];
+        options
+            .know(
+                names
+                    .map(|(name, class)| ((INTENT, name.to_owned()), class))
+                    .into(),
+            )
+            .unwrap();
+        inside
+            .run(|| {
+                let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+                choose(&socket, INTENT, "realtime")?;
+                assert_eq!(socket.tos_v4()?, 46 << 2);
+                choose(&socket, INTENT, "")?;
+                assert_eq!(socket.tos_v4()?, 0);
+                assert_eq!(
+                    choose(&socket, NETWORK, "wlan0").unwrap_err().raw_os_error(),
+                    Some(libc::ENODEV)
+                );
+                let socket = Socket::new(Domain::IPV6, Type::STREAM, None)?;
+                choose(&socket, INTENT, "realtime")?;
+                assert_eq!(socket.tclass_v6()?, 46 << 2);
+                Ok(())
+            })
+            .unwrap();
     }
 }

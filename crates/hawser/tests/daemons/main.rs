@@ -12,6 +12,7 @@ mod first_steps;
 mod gateway;
 mod gre;
 mod hubs;
+mod intents;
 mod isolation;
 mod kill_switch;
 mod layers;
