@@ -131,8 +131,8 @@ pub(super) fn namespace_cookie() -> io::Result<u64> {
     Ok(cookie)
 }
 
-/// The program: looks the option's value up and changes the socket. Other levels and other namespaces
-/// are none of its business.
+/// The program: looks the option's value up and changes the socket. Other levels and other
+/// namespaces are none of its business.
 fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut code = Assembly::default();

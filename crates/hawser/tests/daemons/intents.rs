@@ -56,11 +56,7 @@ fn what_a_program_says_holds_at_both_ends_of_the_tunnel() {
         ("", "realtime", "UDP"),
         ("bulk", "bulk", "marked as low priority (DSCP)"),
         ("cheap", "bulk", "marked as low priority (DSCP)"),
-        (
-            "interactive",
-            "interactive",
-            "marked as low-latency data (DSCP)",
-        ),
+        ("interactive", "interactive", "marked as low-latency data (DSCP)"),
         ("realtime", "realtime", "marked as telephony (DSCP)"),
     ];
     for (intent, class, why) in expected {

@@ -38,6 +38,11 @@ fn a_client_with_a_kill_switch_is_managed_and_nothing_gets_out() {
     };
     machine.systemctl(&["start", UNIT]);
     machine.wait_until("up", Machine::is_up);
+    let said = machine.say("hawser", &["status", "--json"]);
+    assert!(
+        said.contains("\"socket_option\":true"),
+        "what flows need is heard: {said}"
+    );
     let outside = Outside::count(&world);
     let traffic = Traffic::start(&world.open("c"), None);
     let assert_closed = |when: &str| {
