@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use hawser_netem::report::IDEAL_SHARE;
 use hawser_netem::scenario::{Member, Scenario, Via};
 use hawser_netem::{Capacity, Trace};
 use hawser_units::{Duration, Rate};
@@ -37,12 +38,13 @@ impl Steady {
         vec![
             format!(
                 "  With all three, from {:.0} s to {:.0} s: {:.2} Mbit/s, {:.3} of the {:.2} Mbit/s that the modems \
-                 carried in frames.",
+                 could carry in frames, {:.3} of what full packets hold of that.",
                 self.from,
                 self.to,
                 self.rate_bps / 1e6,
                 self.share(),
-                self.sum_bps / 1e6
+                self.sum_bps / 1e6,
+                self.share() / IDEAL_SHARE
             ),
             format!(
                 "  Three of the longest round trips and 20 ms are {:.0} ms.",
