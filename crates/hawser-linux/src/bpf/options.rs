@@ -20,8 +20,8 @@ pub const INTENT: i32 = 2;
 pub enum Becomes {
     /// The kernel's mark of it is the name's number.
     Mark,
-    /// The traffic class of what it sends is the name's number, in both families. The socket of an
-    /// address family has that family's packets: a socket of IPv6 that sends to IPv4 has none.
+    /// The traffic class of what it sends is the name's number, in both families. Some kernels leave
+    /// what a socket of IPv6 sends to IPv4 as it is.
     TrafficClass,
 }
 
@@ -173,14 +173,16 @@ fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
         .load(Width::Word, R2, R0, 0)
         .store(Width::Word, R10, NUMBER_AT, R2);
     let options: &[_] = match becomes {
-        Becomes::Mark => &[(libc::SOL_SOCKET, libc::SO_MARK)],
-        // A socket takes that of its own family.
+        Becomes::Mark => &[(libc::SOL_SOCKET, libc::SO_MARK, "marked")],
+        // A socket of IPv4 takes the first alone; one of IPv6 takes the second, and from some
+        // kernel on the first as well, for what it sends to IPv4.
         Becomes::TrafficClass => &[
-            (libc::IPPROTO_IP, libc::IP_TOS),
-            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            (libc::IPPROTO_IP, libc::IP_TOS, "of IPv4"),
+            (libc::IPPROTO_IPV6, libc::IPV6_TCLASS, "of IPv6"),
         ],
     };
-    for (level, option) in options {
+    code.set(R7, -1);
+    for (level, option, then) in options {
         code.load(Width::Double, R1, R6, SOCKET)
             .set(R2, *level)
             .set(R3, *option)
@@ -188,14 +190,13 @@ fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
             .add(R4, i32::from(NUMBER_AT))
             .set(R5, 4)
             .call(SET_SOCKET_OPTION)
-            .jump_if(If::Equal, R0, 0, "done");
+            .jump_if(If::NotEqual, R0, 0, then)
+            .set(R7, 0)
+            .label(then);
     }
-    code.jump("unknown");
+    code.jump_if(If::NotEqual, R7, 0, "unknown");
     // The kernel itself need not look at the option any more.
-    code.label("done")
-        .set(R1, -1)
-        .store(Width::Word, R6, LENGTH, R1)
-        .exit(1);
+    code.set(R1, -1).store(Width::Word, R6, LENGTH, R1).exit(1);
     code.label("unknown")
         .set(R1, -libc::ENODEV)
         .call(SET_RESULT)
@@ -230,23 +231,31 @@ const SO_NETNS_COOKIE: libc::c_int = 71;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::netns::Namespace;
     use socket2::{Domain, Socket, Type};
+
+    /// Begins to answer inside; `None`, noted as skipped, without the right to load programs.
+    fn begun(inside: &Namespace, becomes: Becomes) -> Option<SocketOptions> {
+        match inside.run(|| SocketOptions::new(becomes)) {
+            Ok(options) => Some(options),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 
     #[test]
     fn a_name_becomes_a_mark_here_and_nowhere_else() {
-        let Ok(inside) = crate::netns::Namespace::new() else {
+        let Ok(inside) = Namespace::new() else {
             hawser_testing::skip("no namespaces");
             return;
         };
-        let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
-        let mut options = match inside.run(|| SocketOptions::new(Becomes::Mark)) {
-            Ok(options) => options,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
-                return;
-            }
-            Err(error) => panic!("{error}"),
+        let Some(mut options) = begun(&inside, Becomes::Mark) else {
+            return;
         };
+        let socket = || Socket::new(Domain::IPV4, Type::STREAM, None);
         let names = [
             ((NETWORK, "wlan0".to_owned()), 0x4857_0002),
             ((INTENT, "cheap".to_owned()), 0x4857_0400),
@@ -292,18 +301,12 @@ mod tests {
 
     #[test]
     fn a_name_becomes_the_traffic_class_of_either_family() {
-        let Ok(inside) = crate::netns::Namespace::new() else {
+        let Ok(inside) = Namespace::new() else {
             hawser_testing::skip("no namespaces");
             return;
         };
-        let options = inside.run(|| SocketOptions::new(Becomes::TrafficClass));
-        let mut options = match options {
-            Ok(options) => options,
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                hawser_testing::skip(format!("no right to load eBPF programs: {error}"));
-                return;
-            }
-            Err(error) => panic!("{error}"),
+        let Some(mut options) = begun(&inside, Becomes::TrafficClass) else {
+            return;
         };
         let names = [("realtime", 46 << 2), ("", 0)];
         options
