@@ -150,6 +150,7 @@ impl HubConfig {
             ports,
             subnets,
             lent: self.nat_addresses.0.clone(),
+            marked: hawser_proto::flow::code_points().collect(),
         }
     }
 }

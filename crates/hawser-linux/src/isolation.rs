@@ -104,6 +104,8 @@ pub struct Isolation {
     /// The hub's addresses under which they go out, by family; where there is none, the first of
     /// the interface that a packet leaves by.
     pub lent: Vec<IpAddr>,
+    /// The code points by which packets say what their flow needs; one at least.
+    pub marked: Vec<u8>,
 }
 
 /// A subnet that the hub leads to a client.
@@ -190,10 +192,12 @@ chain to_clients {{
     /// none itself: the hub knows by it what the way back needs.
     fn answers(&self) -> String {
         let interface = &self.interface;
-        let marks: Vec<_> = ANSWERED
-            .map(|code| format!("{code} : {:#x}", ASKED | code))
-            .into();
-        let marks = marks.join(", ");
+        let mark = |code: u8| ASKED | u32::from(code);
+        let marks = self
+            .marked
+            .iter()
+            .map(|code| format!("{code} : {:#x}", mark(*code)));
+        let marks = marks.collect::<Vec<_>>().join(", ");
         let mut text = format!(
             "chain answers {{
   type filter hook forward priority mangle; policy accept;
@@ -204,13 +208,10 @@ chain to_clients {{
   ct mark & {ASKED_MASK:#x} != {ASKED:#x} accept
 "
         );
-        for code in ANSWERED {
+        for code in &self.marked {
+            let mark = mark(*code);
             for ip in ["ip", "ip6"] {
-                let _ = writeln!(
-                    text,
-                    "  ct mark {:#x} {ip} dscp 0 {ip} dscp set {code}",
-                    ASKED | code
-                );
+                let _ = writeln!(text, "  ct mark {mark:#x} {ip} dscp 0 {ip} dscp set {code}");
             }
         }
         text + "}\n"
@@ -329,11 +330,10 @@ pub fn is_private(address: IpAddr) -> bool {
     nets4.chain(nets6).any(|net| net.contains(address))
 }
 
-/// The code points that say what a flow needs (RFC 4594, RFC 8622), as the tunnel's entrance knows
-/// them.
-const ANSWERED: [u32; 14] = [1, 8, 18, 20, 22, 32, 33, 34, 35, 36, 37, 38, 44, 46];
-/// The mark of a connection that a client began with such a code point: "HA", and that below.
+/// The mark of a connection that a client began with a code point that says what it needs: "HA",
+/// and the code point in the lower half.
 const ASKED: u32 = 0x4841_0000;
+/// The upper half of a mark.
 const ASKED_MASK: u32 = 0xffff_0000;
 
 /// One rule each: networks may overlap.
@@ -396,6 +396,7 @@ mod tests {
             ports: vec![],
             subnets: vec![],
             lent: vec![],
+            marked: vec![1, 46],
         }
     }
 

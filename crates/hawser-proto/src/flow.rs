@@ -10,6 +10,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
+use std::ops::RangeInclusive;
 
 use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
@@ -641,22 +642,41 @@ fn run_bytes<B>(run: &Run<B>) -> u64 {
     (left - 1) * u64::from(run.cut.packet_len()) + last
 }
 
-/// A flow's class by its first packet: hints only, behaviour overrides them.
+/// The code points by which a packet says what its flow needs, and what they say.
 ///
-/// Source: RFC 4594 for the code points.
+/// Source: RFC 4594, RFC 8622.
+static MARKS: [(RangeInclusive<u8>, Class, &str); 8] = [
+    (1..=1, Class::Bulk, LOW_PRIORITY),
+    (8..=8, Class::Bulk, LOW_PRIORITY),
+    (18..=18, Class::Interactive, LOW_LATENCY),
+    (20..=20, Class::Interactive, LOW_LATENCY),
+    (22..=22, Class::Interactive, LOW_LATENCY),
+    (32..=38, Class::Realtime, "marked as conferencing (DSCP)"),
+    (44..=44, Class::Realtime, TELEPHONY),
+    (46..=46, Class::Realtime, TELEPHONY),
+];
+const LOW_PRIORITY: &str = "marked as low priority (DSCP)";
+const LOW_LATENCY: &str = "marked as low-latency data (DSCP)";
+const TELEPHONY: &str = "marked as telephony (DSCP)";
+
+/// The code points by which a packet says what its flow needs.
+pub fn code_points() -> impl Iterator<Item = u8> {
+    MARKS.iter().flat_map(|(codes, ..)| codes.clone())
+}
+
+/// A flow's class by its first packet: hints only, behaviour overrides them.
 fn classify(summary: &Summary) -> (Class, &'static str) {
     let key = &summary.key;
     let port = |port: u16| key.source_port == port || key.destination_port == port;
-    match (summary.dscp, key.protocol) {
-        (46 | 44, _) => (Class::Realtime, "marked as telephony (DSCP)"),
-        (32..=38, _) => (Class::Realtime, "marked as conferencing (DSCP)"),
-        (18 | 20 | 22, _) => (Class::Interactive, "marked as low-latency data (DSCP)"),
-        (8 | 1, _) => (Class::Bulk, "marked as low priority (DSCP)"),
-        (_, protocol::TCP) => (Class::Interactive, "TCP that has sent little so far"),
-        (_, protocol::UDP) if summary.quic_opening => (Class::Bulk, "opens a QUIC connection"),
-        (_, protocol::UDP) if port(443) => (Class::Bulk, "UDP on port 443 (QUIC)"),
-        (_, protocol::UDP) if port(53) => (Class::Interactive, "DNS"),
-        (_, protocol::UDP) => (Class::Realtime, "UDP"),
+    if let Some((_, class, why)) = MARKS.iter().find(|(codes, ..)| codes.contains(&summary.dscp)) {
+        return (*class, why);
+    }
+    match key.protocol {
+        protocol::TCP => (Class::Interactive, "TCP that has sent little so far"),
+        protocol::UDP if summary.quic_opening => (Class::Bulk, "opens a QUIC connection"),
+        protocol::UDP if port(443) => (Class::Bulk, "UDP on port 443 (QUIC)"),
+        protocol::UDP if port(53) => (Class::Interactive, "DNS"),
+        protocol::UDP => (Class::Realtime, "UDP"),
         _ => (Class::Interactive, "neither TCP nor UDP"),
     }
 }
