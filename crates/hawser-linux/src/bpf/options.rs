@@ -20,8 +20,8 @@ pub const INTENT: i32 = 2;
 pub enum Becomes {
     /// The kernel's mark of it is the name's number.
     Mark,
-    /// The traffic class of what it sends is the name's number, in both families. Some kernels leave
-    /// what a socket of IPv6 sends to IPv4 as it is.
+    /// The traffic class of what it sends is the name's number, in both families. Some kernels
+    /// leave what a socket of IPv6 sends to IPv4 as it is.
     TrafficClass,
 }
 
