@@ -1,6 +1,6 @@
 //! The air that the joining box needs towards its own clients, and the link that shares it.
 //!
-//! It looks at the queue towards the clients twenty times a second, hands that to
+//! It looks at the queue towards the clients a hundred times a second, hands that to
 //! [`hawser_radio::multifacet::client_hop`], and asks the other box to hold the shared link to what
 //! comes out: by [`Message::Cap`], which the side of a hub obeys for each path. It starts without
 //! anything to watch, finds the clients' interface when that appears, and starts anew when that is
@@ -16,7 +16,7 @@ use hawser_dataplane::PathState;
 use hawser_linux::links::Interfaces;
 use hawser_linux::queues::Queues;
 use hawser_linux::wireless::cards::{self, Kind, Wireless};
-use hawser_radio::multifacet::client_hop::{ClientHop, Look, PERIOD};
+use hawser_radio::multifacet::client_hop::{ClientHop, LOOK, Look};
 use hawser_units::{Bytes, Instant, NetworkId, Rate};
 use hawser_wire::control::Message;
 use serde_json::{Value, json};
@@ -229,8 +229,6 @@ fn shares(clients: Option<&cards::Interface>, link: &cards::Interface) -> bool {
     })
 }
 
-/// Four looks in a period, so that the mark is seen to be passed well before the next report.
-const LOOK: Duration = Duration::from_millis(PERIOD.as_millis() as u64 / 4);
 /// Access points come and go with hostapd.
 const FIND: Duration = Duration::from_secs(2);
 /// What goes over a closed link all the same: a path needs some rate to be known at all.

@@ -267,8 +267,8 @@ fn a_link_that_shares_its_air_is_held_to_what_the_clients_leave() {
 }
 
 /// From the moment at which the clients' hop becomes slower until the other box sends less: the
-/// paper's reaction within 200 ms, at 70 % of the changes. The queue of 50 ms that says so builds
-/// up meanwhile, in some 35 ms here.
+/// paper's reaction within 200 ms, at 70 % of the changes. The queue of 20 ms that says so builds
+/// up meanwhile.
 #[test]
 #[ignore = "measures a time, for which the machine has to be idle"]
 fn how_soon_the_other_box_sends_less() {
