@@ -220,9 +220,10 @@ struct Client {
     /// Another hub: the one before, where connections go on that began there, or one that rules
     /// choose.
     second: Option<Second>,
-    /// When a session with a hub that rules choose may begin, and what was said of one that is not
-    /// known.
+    /// When a session with a hub that rules choose may begin, how often it has refused one since
+    /// the last, and what was said of a hub that is not known.
     second_at: tokio::time::Instant,
+    second_refused: u32,
     said_unknown: Option<String>,
     /// How near hubs are.
     measuring: Measuring,
@@ -277,6 +278,7 @@ impl Client {
             driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
             second: None,
             second_at: tokio::time::Instant::now(),
+            second_refused: 0,
             said_unknown: None,
             measuring: Measuring::default(),
             quotas,

@@ -401,10 +401,10 @@ impl Client {
 
     fn on_second_failed(&mut self, error: &ConnectError) {
         if matches!(error, ConnectError::Refused(refusal) if !refusal.is_temporary()) {
-            if let Some(second) = &self.second {
-                self.hubs.choice.handle_failed(second.key, true, true);
-            }
-            return self.end_second("it does not let this client in");
+            self.end_second("it does not let this client in");
+            self.second_at += BEGIN_AGAIN * (1 << self.second_refused.min(MOST_DOUBLINGS)) - BEGIN_AGAIN;
+            self.second_refused += 1;
+            return;
         }
         let Some(second) = &mut self.second else { return };
         let driver = &mut second.driver;
@@ -496,6 +496,7 @@ impl Client {
                         second.driver.order(Change::GoOnWith { session });
                     }
                     second.order_destinations();
+                    self.second_refused = 0;
                     let Some(second) = &self.second else { return };
                     self.order_placing(&second.driver, session);
                 }
@@ -523,6 +524,9 @@ const GIVEN_UP: Duration = Duration::from_secs(10);
 /// From the end of a session to the next one with a hub that rules choose: as long as between
 /// tries of a hub that is out of reach.
 const BEGIN_AGAIN: Duration = Duration::from_secs(5);
+/// That is doubled so often where the hub does not let this client in: it may not have heard yet
+/// that another one has, and should not be asked all the time if it never does.
+const MOST_DOUBLINGS: u32 = 4;
 /// Between tries of the hub while the one in use is silent: half of what others are asked after.
 const SOON: Duration = Duration::from_secs(1);
 /// From one look at what goes on there to the next.
