@@ -93,7 +93,8 @@ impl Choice {
             return;
         };
         if self.other != Some(name) {
-            if let Some(lost) = self.lost.take() {
+            // At most one of them is gone.
+            if let Some(lost) = self.lost.take().or(self.lost_newest.take()) {
                 self.begun.retain(|_, place| *place != lost);
                 self.oldest = self.oldest.filter(|oldest| *oldest != lost);
             }
