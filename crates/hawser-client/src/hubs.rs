@@ -324,7 +324,9 @@ impl Hubs {
         let hub = |hub: &Hub| {
             let key = hub.joined.hub_key;
             let by_rules = self.destinations(key, config).into_iter();
-            let by_rules = by_rules.filter_map(|(net, is_so)| is_so.then(|| net.to_string()));
+            let by_rules = by_rules
+                .filter(|(_, is_so)| *is_so)
+                .map(|(net, _)| net.to_string());
             let round_trip = self.choice.round_trip(key);
             let second = second.filter(|second| second.key == key);
             let joined = &hub.joined;

@@ -580,6 +580,14 @@ fn a_rule_sends_a_destination_through_another_hub_while_that_answers() {
     println!("all through the other after {:?}", killed.elapsed());
     assert_eq!(hubs.in_use(), SECOND);
     assert_eq!(there.appears().unwrap(), BY_SECOND);
+    // It has only crashed: what began there goes on there.
+    hubs.lose("");
+    hubs.first = hubs.world.start("h", &["hub", "run"]);
+    hubs.world.wait("there again", |world| {
+        world.status("c")["hubs"][0]["answers"] == true
+    });
+    assert_eq!(here.appears().unwrap(), BY_FIRST);
+    assert_eq!(by_rule(), BY_SECOND);
     let mut nft = hubs.world.inside("c", "nft");
     nft.args(["list", "chain", "inet", "seen", "out"]);
     let seen = String::from_utf8(good(nft).stdout).unwrap();
