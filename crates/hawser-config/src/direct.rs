@@ -236,8 +236,8 @@ impl RuleConfig {
         self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
     }
 
-    /// Where it says through which hub of the fleet flows to its subnets go: that hub, or `None` for
-    /// the one in use (an exception: `via = "hub"`).
+    /// Where it says through which hub of the fleet flows to its subnets go: that hub, or `None`
+    /// for the one in use (an exception: `via = "hub"`).
     #[must_use]
     pub fn by_hub(&self) -> Option<(&[Net], Option<&HostName>)> {
         let is_one = self.hub.is_some() || self.is_via(Via::Hub) && self.is_by_destination();

@@ -149,8 +149,8 @@ pub enum Change {
         /// Which.
         session: SessionId,
     },
-    /// Lets flows to some destinations begin with a session while a path of it works, beside the one
-    /// where all others begin, on a client that has two.
+    /// Lets flows to some destinations begin with a session while a path of it works, beside the
+    /// one where all others begin, on a client that has two.
     SetDestinations {
         /// Which.
         session: SessionId,

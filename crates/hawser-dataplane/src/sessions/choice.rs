@@ -86,8 +86,8 @@ impl Choice {
             .for_each(|place| *place = name);
     }
 
-    /// Flows to these destinations begin in that session, while a path of it works: the first network
-    /// that holds a destination decides, whether so or not.
+    /// Flows to these destinations begin in that session, while a path of it works: the first
+    /// network that holds a destination decides, whether so or not.
     pub(super) fn set_destinations(&mut self, name: SessionId, destinations: Vec<(Net, bool)>) {
         let Some(newest) = self.newest.filter(|newest| *newest != name) else {
             return;

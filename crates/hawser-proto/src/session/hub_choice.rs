@@ -176,8 +176,8 @@ impl<K: Copy + Ord> HubChoice<K> {
         fleet(hub).is_some() && fleet(hub) == fleet(self.current) && !self.is_refused(hub)
     }
 
-    /// The hub that gets a second session: the first of those by which rules choose, in their order,
-    /// that is not in use, gives the same inner addresses, and has let this client in.
+    /// The hub that gets a second session: the first of those that rules name, in their order, that
+    /// is not in use, gives the same inner addresses, and has let this client in.
     #[must_use]
     pub fn chosen(&self, named: impl IntoIterator<Item = K>) -> Option<K> {
         let is_new = |hub: K| {
@@ -188,8 +188,8 @@ impl<K: Copy + Ord> HubChoice<K> {
         named.find(|hub| *hub != self.current && self.is_mate(*hub) && !is_new(*hub))
     }
 
-    /// Whether a second session may begin. Not while others may be asked to take over: of two hellos
-    /// at one hub, the second would end the session of the first.
+    /// Whether a second session may begin. Not while others may be asked to take over: of two
+    /// hellos at one hub, the second would end the session of the first.
     #[must_use]
     pub fn may_begin_beside(&self, sight: &Sight<K>) -> bool {
         let is_calm = self.silent_since.is_none() && !self.is_leaving && self.nearest.preferred.is_none();
