@@ -536,7 +536,42 @@ const LOOK_LEAVING: Duration = Duration::from_millis(500);
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use hawser_proto::session::SessionConfig;
+
     use super::*;
+
+    #[test]
+    fn ends_when_nothing_goes_on_there_unless_rules_choose_it() {
+        let left = Left {
+            hub: KeyHash([1; 32]),
+            is_leaving: false,
+            silent_since: None,
+        };
+        let driver = Driver::new(Arc::new(|_| {}), SessionConfig::default());
+        let mut second = Second::new(left, driver);
+        let now = Instant::now();
+        let ended = |second: &Second, after| second.is_over(now + after).is_some();
+        second.quiet_since = Some(now);
+        assert!(ended(&second, QUIET) && !ended(&second, QUIET / 2));
+        let all = vec![(Net::host([203, 0, 113, 7]), true)];
+        second.set_destinations(all.clone(), false);
+        second.quiet_since = Some(now);
+        assert!(!ended(&second, 2 * QUIET));
+        // Rules choose another: it goes as soon as a look has shown that nothing goes on there.
+        second.set_destinations(Vec::new(), true);
+        assert!(!ended(&second, QUIET));
+        second.quiet_since = Some(now);
+        assert!(ended(&second, Duration::ZERO));
+        second.set_destinations(all, false);
+        second.is_leaving = true;
+        second.set_destinations(vec![(Net::host([203, 0, 113, 7]), true)], false);
+        assert!(!second.is_chosen(), "nothing begins at a hub that goes");
+        second.is_leaving = false;
+        second.silent_since = Some(now);
+        assert!(ended(&second, GIVEN_UP) && !ended(&second, GIVEN_UP / 2));
+    }
 
     #[test]
     fn tells_of_a_flow_whether_a_rule_is_for_it() {
