@@ -23,8 +23,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use super::Client;
-use super::earlier::Earlier;
 use super::joined::Joined;
+use super::second::Second;
 
 /// All hubs of a client.
 pub(super) struct Hubs {
@@ -150,6 +150,19 @@ impl Hubs {
     pub(super) fn current(&self) -> &Joined {
         let hub = self.hub(self.choice.current()).expect("the hub in use is known");
         &hub.joined
+    }
+
+    /// The hub of the fleet of the one in use that a person means by that word.
+    pub(super) fn called(&self, word: &str) -> Option<KeyHash> {
+        let fleet = self.current().fleet();
+        let mut mates = self.known.iter().filter(|hub| hub.joined.fleet() == fleet);
+        let hub = mates.find(|hub| hub.joined.is_called(word))?;
+        Some(hub.joined.hub_key)
+    }
+
+    /// Whether others are being asked.
+    pub(super) fn is_asking(&self) -> bool {
+        self.elsewhere.is_busy()
     }
 
     /// What a hub is called, for the log.
@@ -307,21 +320,28 @@ impl Hubs {
     }
 
     /// For status.
-    pub(super) fn status(&self, earlier: Option<&Earlier>) -> Vec<Value> {
+    pub(super) fn status(&self, second: Option<&Second>, config: &ClientConfig) -> Vec<Value> {
         let hub = |hub: &Hub| {
-            let round_trip = self.choice.round_trip(hub.joined.hub_key);
-            let earlier = earlier.filter(|earlier| earlier.key == hub.joined.hub_key);
+            let key = hub.joined.hub_key;
+            let by_rules = self.destinations(key, config).into_iter();
+            let by_rules = by_rules
+                .filter(|(_, is_so)| *is_so)
+                .map(|(net, _)| net.to_string());
+            let round_trip = self.choice.round_trip(key);
+            let second = second.filter(|second| second.key == key);
             let joined = &hub.joined;
             let endpoints: Vec<_> = joined.endpoints.iter().map(ToString::to_string).collect();
             json!({
                 "endpoints": endpoints,
                 "name": joined.name,
-                "in_use": joined.hub_key == self.choice.current(),
+                "in_use": key == self.choice.current(),
                 "joined": joined.token.is_none(),
-                "refused": self.choice.is_refused(joined.hub_key),
+                "refused": self.choice.is_refused(key),
                 "invited": joined.fleet.is_none(),
                 "round_trip_ms": round_trip.map(|trip| trip.as_secs_f64() * 1e3),
-                "finishing": earlier.map(|earlier| earlier.open_flows().unwrap_or(0)),
+                "finishing": second.map(|second| second.open_flows().unwrap_or(0)),
+                "by_rules": by_rules.collect::<Vec<_>>(),
+                "answers": second.map(|second| second.standing().is_well),
             })
         };
         self.known.iter().map(hub).collect()
@@ -345,16 +365,16 @@ impl Client {
                 }
                 Step::Return => {
                     self.hubs.elsewhere.stop();
-                    self.return_to_earlier();
+                    self.return_to_second();
                 }
                 Step::Measure(hubs) => self.measure(&hubs),
             }
         }
     }
 
-    fn sight(&self) -> Sight<KeyHash> {
+    pub(super) fn sight(&self) -> Sight<KeyHash> {
         Sight {
-            before: self.earlier.as_ref().map(Earlier::standing),
+            before: self.second.as_ref().map(Second::standing),
             has_network: !self.driver.networks.attached.is_empty(),
             has_control: self.driver.line.is_some(),
         }
@@ -473,7 +493,7 @@ impl Client {
         {
             self.set_aside(key);
         } else {
-            self.end_earlier("inner addresses change");
+            self.end_second("inner addresses change");
             self.hubs.go_over(key);
             self.begin_anew();
         }
@@ -541,13 +561,13 @@ impl Client {
         self.hubs.elsewhere.stop();
         let now = self.now();
         self.hubs.choice.handle_changed(now);
-        if let Some(earlier) = &self.earlier
-            && self.hubs.hub(earlier.key).is_none()
+        if let Some(second) = &self.second
+            && self.hubs.hub(second.key).is_none()
         {
-            self.end_earlier("it has been forgotten");
+            self.end_second("it has been forgotten");
         }
         if is_left {
-            self.end_earlier("the hub in use has been forgotten");
+            self.end_second("the hub in use has been forgotten");
             self.hubs.choice.go_over(self.hubs.known[0].joined.hub_key);
             self.begin_anew();
             self.seek(None);

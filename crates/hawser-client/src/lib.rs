@@ -14,7 +14,7 @@
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
-//! | what goes on at the hub before | `earlier.rs` |
+//! | what goes through another hub meanwhile | `second.rs`; where rules choose it: `chosen.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
@@ -31,8 +31,8 @@
 
 mod airtimes;
 mod caps;
+mod chosen;
 pub mod doctor;
-mod earlier;
 mod fallback;
 mod gateway;
 pub mod hubs;
@@ -47,6 +47,7 @@ mod quotas;
 mod reload;
 mod report;
 mod schedulers;
+mod second;
 mod seeking;
 mod tunnel;
 
@@ -81,7 +82,6 @@ use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 
 use caps::Caps;
-use earlier::Earlier;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
@@ -89,6 +89,7 @@ use nearest::Measuring;
 use portals::Portals;
 use preferences::Preferences;
 use quotas::Quotas;
+use second::Second;
 use tunnel::Tunnel;
 
 pub use kill_switch::close_at_boot;
@@ -216,8 +217,14 @@ struct Client {
     config: ClientConfig,
     hubs: Hubs,
     driver: Driver,
-    /// The hub before, where connections go on that began there.
-    earlier: Option<Earlier>,
+    /// Another hub: the one before, where connections go on that began there, or one that rules
+    /// choose.
+    second: Option<Second>,
+    /// When a session with a hub that rules choose may begin, how often it has refused one since
+    /// the last, and what was said of a hub that is not known.
+    second_at: tokio::time::Instant,
+    second_refused: u32,
+    said_unknown: Option<String>,
     /// How near hubs are.
     measuring: Measuring,
     tunnel: Tunnel,
@@ -269,7 +276,10 @@ impl Client {
         Self {
             hubs,
             driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
-            earlier: None,
+            second: None,
+            second_at: tokio::time::Instant::now(),
+            second_refused: 0,
+            said_unknown: None,
             measuring: Measuring::default(),
             quotas,
             paused: BTreeSet::new(),
@@ -315,8 +325,8 @@ impl Client {
                     self.on_portal_news(news);
                     Next::Continue
                 }
-                news = earlier::next(&mut self.earlier) => {
-                    self.on_earlier(news);
+                news = second::next(&mut self.second) => {
+                    self.on_second(news);
                     Next::Continue
                 }
                 found = self.measuring.next() => {
@@ -338,7 +348,7 @@ impl Client {
             self.keep_quotas();
             self.see_to_fallback();
             self.see_to_portals();
-            self.see_to_earlier();
+            self.see_to_second();
             self.see_to_hubs();
             self.see_to_airtimes();
             self.see_to_pool().await;
@@ -352,8 +362,8 @@ impl Client {
     /// Says goodbye and puts the system back.
     async fn end(&mut self, asker: Option<Asker>) {
         self.driver.end().await;
-        if let Some(mut earlier) = self.earlier.take() {
-            earlier.end().await;
+        if let Some(mut second) = self.second.take() {
+            second.end().await;
         }
         if let Some(radio) = self.radio.take() {
             radio.end().await;
@@ -376,8 +386,11 @@ impl Client {
         let (driver, hubs) = (self.driver.poll_timeout(), self.hubs_due());
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
-        let earlier = self.earlier.as_ref().and_then(Earlier::poll_timeout);
-        [driver, earlier, count, fallback, pool, hubs, portals, airtimes]
+        let second = match &self.second {
+            Some(second) => second.poll_timeout(),
+            None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
+        };
+        [driver, second, count, fallback, pool, hubs, portals, airtimes]
             .into_iter()
             .flatten()
             .fold(far, std::cmp::Ord::min)
@@ -414,7 +427,7 @@ impl Client {
     }
 
     fn on_change(&mut self, change: Change) -> anyhow::Result<()> {
-        self.lead_earlier(&change);
+        self.lead_second(&change);
         let now = self.now();
         self.hubs.choice.handle_networks(now);
         match change {
@@ -511,7 +524,7 @@ impl Client {
                 self.hubs.choice.handle_alive(is_alive, now);
             }
             Some(Told::Rekey) => self.rekey(),
-            None => self.on_event_of_earlier(event),
+            None => self.on_event_of_second(event),
         }
         Next::Continue
     }
@@ -629,9 +642,9 @@ impl Client {
         self.tell_preference(driver, path, false);
     }
 
-    /// All sessions: with the hub in use, and with the one before.
+    /// All sessions: with the hub in use, and the second one.
     fn drivers(&self) -> impl Iterator<Item = &Driver> {
-        std::iter::once(&self.driver).chain(self.earlier.as_ref().map(Earlier::driver))
+        std::iter::once(&self.driver).chain(self.second.as_ref().map(Second::driver))
     }
 }
 

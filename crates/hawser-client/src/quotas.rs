@@ -171,7 +171,8 @@ impl Client {
             .chain(paused)
             .chain(unserved)
             .chain(radio)
-            .chain(self.portal_notices());
+            .chain(self.portal_notices())
+            .chain(self.unknown_hub());
         let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
         (!all.is_empty()).then(|| all.join("; "))
     }

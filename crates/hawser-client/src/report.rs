@@ -11,7 +11,7 @@ use hawser_wire::control::Limit;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::Client;
+use super::{Client, Second};
 
 impl Client {
     /// `up`: packets can flow. `connecting`: the hub is being looked for, or no path is open yet.
@@ -93,7 +93,7 @@ impl Client {
             "name": self.hubs.current().name,
             "hub": self.hubs.current().endpoints.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "subnets": self.subnet_status(),
-            "hubs": self.hubs.status(self.earlier.as_ref()),
+            "hubs": self.hubs.status(self.second.as_ref(), &self.config),
             "interface": self.tunnel.interface(),
             "socket_option": self.intents.is_some(),
             "inner": self.tunnel.addresses(),
@@ -147,8 +147,20 @@ impl Client {
     pub(super) fn explain(&self, flow: String, answer: Answer) {
         let question = Request::Explain { flow: flow.clone() };
         let answer = self.with_direct(question, answer, both_ways);
+        let second = self.second.as_ref().map(Second::shown);
+        let hub = self.second.as_ref().map(|second| self.hubs.place(second.key));
         with_snapshot(&self.driver.orders, answer, move |snapshot| {
-            explain(&snapshot, &flow)
+            let mut said = explain(&snapshot, &flow);
+            if let (Some(second), Some(flows)) = (second, said["flows"].as_array_mut()) {
+                for flow in flows
+                    .iter_mut()
+                    .filter(|flow| flow["session"].as_u64() == second.session)
+                {
+                    flow["hub_why"] = json!(second.why(flow["flow"].as_str().unwrap_or_default()));
+                    flow["hub"] = json!(hub);
+                }
+            }
+            said
         });
     }
 

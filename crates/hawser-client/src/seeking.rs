@@ -171,4 +171,4 @@ impl Client {
 }
 
 /// When coming back soon would do harm.
-const LONG_PAUSE: Duration = Duration::from_secs(60);
+pub(super) const LONG_PAUSE: Duration = Duration::from_secs(60);

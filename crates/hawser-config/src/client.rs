@@ -137,6 +137,9 @@ impl ClientConfig {
         if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
             return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
         }
+        if self.rules.iter().any(|rule| rule.hub.is_some()) {
+            return Some("a rule with hub needs a fleet: take it out, or leave --direct out");
+        }
         if self.rules.iter().any(|rule| rule.is_via(Via::Faster)) {
             return Some("a rule with via = \"faster\" needs a hub: take it out, or leave --direct out");
         }

@@ -21,7 +21,7 @@ use toml::{Table, Value};
 use super::one_or_more::OneOrMore;
 use super::values::address_and_prefix;
 use super::when::When;
-use super::{Pattern, Span};
+use super::{HostName, Pattern, Span};
 
 /// The table `[direct]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -100,6 +100,9 @@ pub struct RuleConfig {
     pub spread: Option<Spread>,
     /// Refuses flows while none of the networks is there.
     pub strict: bool,
+    /// The hub of the fleet through which its flows go, in place of the one in use; they are told
+    /// by `to` alone.
+    pub hub: Option<HostName>,
     /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
     via: Option<Via>,
 }
@@ -125,6 +128,7 @@ struct RawRule {
     spread: Option<Spread>,
     #[serde(default)]
     strict: bool,
+    hub: Option<HostName>,
     via: Option<Via>,
 }
 
@@ -134,7 +138,7 @@ impl TryFrom<RawRule> for RuleConfig {
     fn try_from(raw: RawRule) -> Result<Self, String> {
         let protocol = raw.protocol.map(|name| name.0);
         let is_open = raw.network.0.is_empty() && raw.spread.is_none();
-        if is_open && raw.via.is_none() {
+        if is_open && raw.via.is_none() && raw.hub.is_none() {
             return Err(
                 "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\", via = \"hub\" or via = \"faster\""
                     .to_owned(),
@@ -154,10 +158,15 @@ impl TryFrom<RawRule> for RuleConfig {
                     .to_owned(),
             );
         }
+        if raw.hub.is_some() && raw.via.is_some_and(|via| via != Via::Hub) {
+            return Err(
+                "hub = \"hub2.example.org\" is for flows through the tunnel: take hub out, or via".to_owned(),
+            );
+        }
         if protocol == Some(Protocol::Icmp) && !raw.port.0.is_empty() {
             return Err("icmp has no ports: take port out, or name tcp or udp".to_owned());
         }
-        Ok(Self {
+        let rule = Self {
             when: raw.when.into(),
             flows: Match {
                 protocol,
@@ -173,8 +182,16 @@ impl TryFrom<RawRule> for RuleConfig {
             networks: raw.network.0,
             spread: raw.spread,
             strict: raw.strict,
+            hub: raw.hub,
             via: raw.via,
-        })
+        };
+        if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
+            return Err(
+                "hub = \"hub2.example.org\" goes by destination alone: name subnets in to, and take all else out"
+                    .to_owned(),
+            );
+        }
+        Ok(rule)
     }
 }
 
@@ -194,15 +211,37 @@ impl RuleConfig {
         };
         let keys = words.iter().map(|(key, text)| (key.clone(), value(text)));
         let table: Table = keys.collect();
-        table
+        let rule: Self = table
             .try_into()
-            .map_err(|error: toml::de::Error| error.message().to_owned())
+            .map_err(|error: toml::de::Error| error.message().to_owned())?;
+        match rule.hub {
+            Some(_) => Err("hub is for rules in client.toml: write it there, and hawser reload".to_owned()),
+            None => Ok(rule),
+        }
+    }
+
+    /// Whether its flows are told by their destination's subnet and by nothing else.
+    fn is_by_destination(&self) -> bool {
+        let alone = Match {
+            to: self.flows.to.clone(),
+            ..Match::default()
+        };
+        let is_alone = self.flows == alone && self.domains.is_empty();
+        is_alone && self.when == Conditions::default() && !self.flows.to.is_empty()
     }
 
     /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
     #[must_use]
     pub fn via(&self, has_hub: bool) -> Via {
         self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
+    }
+
+    /// Where it says through which hub of the fleet flows to its subnets go: that hub, or `None`
+    /// for the one in use (an exception: `via = "hub"`).
+    #[must_use]
+    pub fn by_hub(&self) -> Option<(&[Net], Option<&HostName>)> {
+        let is_one = self.hub.is_some() || self.is_via(Via::Hub) && self.is_by_destination();
+        is_one.then_some((&self.flows.to[..], self.hub.as_ref()))
     }
 
     /// Whether it says so itself.
@@ -622,3 +661,6 @@ from_text!(
     NetworkChoice,
     "an interface name, in which * and ? are wild, or kind:wired, kind:wifi, kind:cellular"
 );
+
+#[cfg(test)]
+mod tests;

@@ -10,7 +10,7 @@ use hawser_wire::layer;
 
 use super::*;
 
-fn client(text: &str) -> Result<ClientConfig, String> {
+pub(crate) fn client(text: &str) -> Result<ClientConfig, String> {
     parse(Path::new("client.toml"), text).map_err(|error| error.to_string())
 }
 
@@ -171,29 +171,6 @@ fn layers_are_read_on_both_sides() {
 }
 
 #[test]
-fn rules_choose_between_the_hub_and_the_networks() {
-    let config =
-        client("[[rule]]\nport = 22\nvia = \"direct\"\n[[rule]]\nport = 25\nspread = \"even\"\n").unwrap();
-    assert!(config.is_mixed() && config.unfit_for_hub().is_none() && config.unfit_for_direct().is_none());
-    let via = |has_hub| config.rules.iter().map(move |rule| rule.via(has_hub));
-    assert!(via(true).eq([Via::Direct, Via::Hub]));
-    assert!(via(false).eq([Via::Direct, Via::Direct]));
-    let config = client("[[rule]]\nport = 22\nvia = \"hub\"\n").unwrap();
-    assert!(!config.is_mixed() && config.unfit_for_direct().unwrap().contains("needs a hub"));
-    let config = client("[[rule]]\nvia = \"faster\"\nnetwork = \"wlan*\"\n").unwrap();
-    assert!(config.is_mixed() && config.unfit_for_hub().is_none());
-    assert!(config.unfit_for_direct().unwrap().contains("via = \"faster\""));
-    for more in ["spread = \"even\"", "strict = true", "when = { cost_below = 2 }"] {
-        let refused = client(&format!("[[rule]]\nvia = \"faster\"\n{more}\n")).unwrap_err();
-        assert!(refused.to_string().contains("goes by time alone"), "{refused}");
-    }
-    let config = client("[direct]\ndataplane = \"openvswitch\"\n[[rule]]\nvia = \"direct\"\n").unwrap();
-    assert!(config.unfit_for_direct().is_none() && config.unfit_for_hub().unwrap().contains("without a hub"));
-    let config = client("[[rule]]\ndomain = \"example.org\"\nvia = \"direct\"\n").unwrap();
-    assert!(config.unfit_for_hub().unwrap().contains("dns = \"networks\""));
-}
-
-#[test]
 fn errors_name_file_line_and_remedy() {
     let cases = [
         (
@@ -203,6 +180,18 @@ fn errors_name_file_line_and_remedy() {
         (
             "[[rule]]\nvia = \"hub\"\nwhen = { signal_above = \"-70dBm\" }\n",
             "client.toml:1: the tunnel to the hub uses all networks: take network, spread,",
+        ),
+        (
+            "[[rule]]\nhub = \"hub2.example.org\"\n",
+            "client.toml:1: hub = \"hub2.example.org\" goes by destination alone: name subnets in to",
+        ),
+        (
+            "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2\"\nvia = \"direct\"\n",
+            "client.toml:1: hub = \"hub2.example.org\" is for flows through the tunnel: take hub out, or via",
+        ),
+        (
+            "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2:443\"\n",
+            "client.toml:3: \"hub2:443\" is wrong: expected a name, such as \"hub.example.org\"",
         ),
         (
             "\n[[rule]]\nport = 80\n",
@@ -739,40 +728,4 @@ fn limits_of_all_clients_are_read() {
     assert!(error.contains("`slow`") && error.contains("`stop`"), "{error}");
     let error = with("[limits]\ncap = 20\n").unwrap_err();
     assert!(error.contains("20 is not enough"), "{error}");
-}
-
-#[test]
-fn a_rule_is_made_of_words() {
-    let rule = |words: &[(&str, &str)]| {
-        let words = words
-            .iter()
-            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
-        RuleConfig::of_words(&words.collect())
-    };
-    let words = [
-        ("protocol", "tcp"),
-        ("port", "22, 8000-8100"),
-        ("to", " 2001:db8::/32"),
-        ("network", "wlan*,kind:cellular"),
-    ];
-    let made = rule(&words).unwrap();
-    assert_eq!(
-        made.to_string(),
-        "tcp, port 22, ports 8000-8100, to 2001:db8::/32"
-    );
-    let networks: Vec<_> = made.networks.iter().map(ToString::to_string).collect();
-    assert_eq!(networks, ["wlan*", "kind:cellular"]);
-    let text = "[[rule]]\nprotocol = \"tcp\"\nport = [22, \"8000-8100\"]\nto = \"2001:db8::/32\"\n\
-                network = [\"wlan*\", \"kind:cellular\"]\n";
-    assert_eq!(client(text).unwrap().rules, [made]);
-    for (words, said) in [
-        (&[("port", "ssh"), ("network", "lte")][..], "a port such as 443"),
-        (&[("port", "22")], "not where they go"),
-        (&[("prot", "tcp")], "unknown field `prot`"),
-        (&[("network", "")], "an interface name"),
-        (&[("via", "moon")], "\"direct\", \"hub\" or \"faster\""),
-    ] {
-        let error = rule(words).unwrap_err();
-        assert!(error.contains(said), "{words:?}: {error}");
-    }
 }

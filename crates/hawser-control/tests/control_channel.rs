@@ -134,6 +134,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetSubnets { .. } => "set subnets",
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
+            | Change::SetDestinations { .. }
             | Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }

@@ -112,6 +112,7 @@ impl Dispatch {
             Change::RemoveSession { session } => places.remove(session).map_or(Place::All, Place::Pair),
             Change::BeginWith { session }
             | Change::GoOnWith { session }
+            | Change::SetDestinations { session, .. }
             | Change::InstallKeys { session, .. }
             | Change::OpenPath { session, .. }
             | Change::RebindPath { session, .. }

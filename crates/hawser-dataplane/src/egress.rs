@@ -236,6 +236,10 @@ impl Sender {
             Change::RemoveSession { session } => self.sessions.remove(*session),
             Change::BeginWith { session } => self.sessions.begin_with(*session),
             Change::GoOnWith { session } => self.sessions.go_on_with(*session),
+            Change::SetDestinations {
+                session,
+                destinations,
+            } => self.sessions.set_destinations(*session, destinations),
             Change::RestoreSession {
                 session,
                 inner,

@@ -504,6 +504,7 @@ impl Receiving {
             // These concern sending only.
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
+            | Change::SetDestinations { .. }
             | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }

@@ -149,6 +149,14 @@ pub enum Change {
         /// Which.
         session: SessionId,
     },
+    /// Lets flows to some destinations begin with a session while a path of it works, beside the
+    /// one where all others begin, on a client that has two.
+    SetDestinations {
+        /// Which.
+        session: SessionId,
+        /// The first network that holds a destination decides: whether so or not.
+        destinations: Vec<(Net, bool)>,
+    },
     /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
     InstallKeys {
         /// Of which session.

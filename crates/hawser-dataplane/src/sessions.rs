@@ -186,6 +186,13 @@ impl Sessions {
         }
     }
 
+    /// Flows to these destinations begin in that session, beside the one where all others do.
+    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: &[(Net, bool)]) {
+        if self.all.contains_key(&name) {
+            self.choice.set_destinations(name, destinations.to_vec());
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Session> {
         self.all.values()
     }

@@ -400,7 +400,7 @@ fn how(measure: Measure) -> &'static str {
 fn way(rule: &RuleConfig, has_hub: bool) -> String {
     let names: Vec<_> = rule.networks.iter().map(ToString::to_string).collect();
     let mut way = match rule.via(has_hub) {
-        Via::Hub => return "through the hub".to_owned(),
+        Via::Hub => return format!("through {}", rule.hub.as_ref().map_or("the hub", |hub| &hub.0)),
         Via::Faster => "through the hub or past it, whichever is faster",
         Via::Direct if has_hub => "past the hub",
         Via::Direct => "",

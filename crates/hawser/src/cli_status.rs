@@ -115,6 +115,9 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         if flow["via"] == "hub" {
             say!("  through the hub because {}", text(&flow["via_why"]))?;
         }
+        if let Some(hub) = flow["hub"].as_str() {
+            say!("  through {hub} because {}", text(&flow["hub_why"]))?;
+        }
         if flow["class"].is_null() {
             continue;
         }
@@ -232,13 +235,23 @@ fn render_client(status: &Value) -> String {
 fn further_hubs(hubs: &Value) -> String {
     let others = list(hubs).iter().filter(|hub| hub["in_use"] == false);
     let line = |hub: &Value| {
-        let open = hub["finishing"].as_u64();
-        let state = match (hub["refused"] == true, hub["joined"] == true, open) {
-            (true, ..) => "does not let this client in".to_owned(),
-            (false, true, Some(1)) => "one connection that began there goes on there".to_owned(),
-            (false, true, Some(open)) => format!("{open} connections that began there go on there"),
-            (false, true, None) => "takes over when that is silent".to_owned(),
-            (false, false, _) => "the invitation is not used yet".to_owned(),
+        let connections = hub["finishing"].as_u64().map(|open| match open {
+            1 => "one connection".to_owned(),
+            open => format!("{open} connections"),
+        });
+        let verb = if hub["finishing"] == 1 { "goes" } else { "go" };
+        let rules: Vec<_> = list(&hub["by_rules"]).iter().filter_map(Value::as_str).collect();
+        let rules = rules.join(", ");
+        let state = match (connections, hub["joined"] == true) {
+            _ if hub["refused"] == true => "does not let this client in".to_owned(),
+            (_, false) => "the invitation is not used yet".to_owned(),
+            (None, true) if rules.is_empty() => "takes over when that is silent".to_owned(),
+            (None, true) => format!("is for {rules} by a rule, and not in use yet"),
+            (Some(open), true) if rules.is_empty() => format!("{open} that began there {verb} on there"),
+            (Some(_), true) if hub["answers"] == false => {
+                format!("does not answer: what a rule sends there ({rules}) goes through the hub in use")
+            }
+            (Some(open), true) => format!("{open} to {rules} {verb} there by a rule"),
         };
         let away = hub["round_trip_ms"].as_f64();
         let away = away.map_or(String::new(), |ms| format!(" ({ms:.0} ms away)"));
@@ -560,6 +573,46 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");
+        for (open, answers, by_rules, said) in [
+            (
+                json!(1),
+                true,
+                json!([]),
+                "one connection that began there goes on there",
+            ),
+            (
+                json!(3),
+                true,
+                json!([]),
+                "3 connections that began there go on there",
+            ),
+            (
+                json!(2),
+                true,
+                json!(["203.0.113.0/24"]),
+                "2 connections to 203.0.113.0/24 go there by a rule",
+            ),
+            (
+                json!(0),
+                false,
+                json!(["203.0.113.0/24"]),
+                "does not answer: what a rule sends there (203.0.113.0/24) goes",
+            ),
+            (
+                json!(null),
+                false,
+                json!(["203.0.113.0/24"]),
+                "is for 203.0.113.0/24 by a rule, and not in use yet",
+            ),
+        ] {
+            let hub = json!([{ "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false,
+                "finishing": open, "answers": answers, "by_rules": by_rules }]);
+            let shown = further_hubs(&hub);
+            assert!(
+                shown.starts_with(&format!("further hub other:443: {said}")),
+                "{shown}"
+            );
+        }
         assert!(shown.contains("docker0  not used"), "{shown}");
     }
 }

@@ -1,19 +1,23 @@
 //! Which session a packet from the TUN goes through, where the far end's address does not say it:
-//! on a client all goes through one, but for a while after it has gone over to another hub, when
-//! the connections that began at the hub before go on there.
+//! on a client all goes through one, while there is one. A second one is with the hub before, for a
+//! while after the client has gone over to another hub: the connections that began there go on
+//! there. Or it is with a hub that rules choose for some destinations: flows to these begin there
+//! while a path of it works, and in the other session while none does.
 //!
 //! A connection is bound to the hub where it surfaces: past another it has another address. So a
 //! connection of TCP stays with the session that has carried its SYN; one that is older than the
 //! change stays with the session before. Whatever else a flow is (UDP, ICMP) stays while it is
 //! known there and a path leads there, for it may be able to go on from another address.
 //!
-//! Cost: nothing while there is one session, else one look-up in a table for each packet. Bound:
+//! Cost: nothing while there is one session, else one look-up in a table for each packet; one more,
+//! and O(networks of rules), where it begins a connection or belongs to none. Bound:
 //! [`MOST`] connections are remembered, those that still have a place in a session's table of
 //! flows first.
 
 use std::collections::{BTreeMap, HashMap};
 
 use hawser_proto::path::State;
+use hawser_units::Net;
 use hawser_wire::inner::{self, FlowKey, Summary, protocol, tcp_flag};
 
 use super::Session;
@@ -29,10 +33,14 @@ pub(super) struct Choice {
     /// Flows begin here.
     newest: Option<SessionId>,
     /// The other one, where there is one.
-    earlier: Option<SessionId>,
+    other: Option<SessionId>,
+    /// Whether flows to these begin in the other one: the first that holds a destination decides.
+    destinations: Vec<(Net, bool)>,
     /// It was the other one, and is gone; its connections go on where another takes its place.
     lost: Option<SessionId>,
-    /// Connections older than the first change go through this.
+    /// Flows began here, and it is gone; they begin in the other one until its hub begins another.
+    lost_newest: Option<SessionId>,
+    /// Connections from before there were two go through this.
     oldest: Option<SessionId>,
     /// Where connections that have begun since then go.
     begun: HashMap<FlowKey, SessionId>,
@@ -44,36 +52,75 @@ impl Choice {
         self.newest.get_or_insert(name);
     }
 
-    /// Flows begin there from now on.
+    /// Flows begin there from now on. Where the session is gone in which they began, its hub has
+    /// begun this one: what went there goes on in it.
     pub(super) fn begin_with(&mut self, name: SessionId) {
         let before = self.newest.replace(name).filter(|before| *before != name);
-        let Some(before) = before else { return };
-        if self.lost.take().is_some() {
-            self.forget();
+        let lost = self.lost_newest.take();
+        let Some(before) = before else {
+            if lost.is_some() {
+                self.forget();
+            }
+            return;
+        };
+        match lost {
+            Some(lost) => self.rename(lost, name),
+            None if self.lost.take().is_some() => self.forget(),
+            None => {}
         }
-        self.earlier = Some(before);
+        self.set_other(Some(before));
         self.oldest.get_or_insert(before);
     }
 
     /// The hub of the session that is gone has begun another: what went there goes on in it.
     pub(super) fn go_on_with(&mut self, name: SessionId) {
         let Some(lost) = self.lost.take() else { return };
-        self.earlier = Some(name);
+        self.set_other(Some(name));
+        self.rename(lost, name);
+    }
+
+    fn rename(&mut self, lost: SessionId, name: SessionId) {
         let places = self.begun.values_mut().chain(&mut self.oldest);
         places
             .filter(|place| **place == lost)
             .for_each(|place| *place = name);
     }
 
+    /// Flows to these destinations begin in that session, while a path of it works: the first
+    /// network that holds a destination decides, whether so or not.
+    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: Vec<(Net, bool)>) {
+        let Some(newest) = self.newest.filter(|newest| *newest != name) else {
+            return;
+        };
+        if self.other != Some(name) {
+            // At most one of them is gone.
+            if let Some(lost) = self.lost.take().or(self.lost_newest.take()) {
+                self.begun.retain(|_, place| *place != lost);
+                self.oldest = self.oldest.filter(|oldest| *oldest != lost);
+            }
+            self.set_other(Some(name));
+            self.oldest.get_or_insert(newest);
+        }
+        self.destinations = destinations;
+    }
+
+    fn set_other(&mut self, other: Option<SessionId>) {
+        self.other = other;
+        self.destinations = Vec::new();
+    }
+
     /// A session is gone: what went there goes through the one that is left, if there is one.
     pub(super) fn remove(&mut self, name: SessionId, left: Option<SessionId>) {
         if self.newest == Some(name) {
-            (self.newest, self.earlier, self.lost) = (left, None, None);
+            self.lost_newest = self.other.map(|_| name);
+            (self.newest, self.lost) = (left, None);
+            self.set_other(None);
         }
-        if self.earlier == Some(name) {
-            (self.earlier, self.lost) = (None, Some(name));
+        if self.other == Some(name) {
+            self.lost = Some(name);
+            self.set_other(None);
         }
-        if self.earlier.is_none() && self.lost.is_none() {
+        if self.other.is_none() && self.lost.is_none() && self.lost_newest.is_none() {
             self.forget();
         }
     }
@@ -85,30 +132,52 @@ impl Choice {
 
     /// Where a packet goes; `None` where there is no session.
     pub(super) fn of(&mut self, packet: &[u8], all: &BTreeMap<SessionId, Session>) -> Option<SessionId> {
-        let (Some(newest), Some(earlier)) = (self.newest, self.earlier) else {
-            return self.newest;
-        };
+        let newest = self.newest?;
+        if self.other.or(self.lost_newest).is_none() {
+            return Some(newest);
+        }
         let Some(summary) = inner::parse(packet) else {
             return Some(newest);
         };
-        if summary.key.protocol != protocol::TCP {
-            let stays = all
-                .get(&earlier)
-                .is_some_and(|session| session.keeps(&summary.key));
-            return Some(if stays { earlier } else { newest });
+        let Some(other) = self.other else {
+            if summary.key.protocol == protocol::TCP && is_opening(&summary) {
+                self.note(summary.key, newest, all);
+            }
+            return Some(newest);
+        };
+        let key = &summary.key;
+        if key.protocol != protocol::TCP {
+            let is_known = |name| all.get(&name).is_some_and(|session| session.knows(key));
+            let is_there = is_known(other) || self.is_chosen(key) && !is_known(newest);
+            return Some(if is_there && is_alive(other, all) {
+                other
+            } else {
+                newest
+            });
         }
         if is_opening(&summary) {
-            self.note(summary.key, newest, all);
-            return Some(newest);
+            // What answers to a connection that came in follows no rule: that is about who begins.
+            let is_answer = summary.tcp_flags & tcp_flag::ACK != 0;
+            let is_there = !is_answer && self.is_chosen(key) && is_alive(other, all);
+            let name = if is_there { other } else { newest };
+            self.note(summary.key, name, all);
+            return Some(name);
         }
-        self.begun.get(&summary.key).copied().or(self.oldest)
+        self.begun.get(key).copied().or(self.oldest)
+    }
+
+    /// Whether rules choose the other session for a flow's destination.
+    fn is_chosen(&self, key: &FlowKey) -> bool {
+        let mut all = self.destinations.iter();
+        all.find(|(net, _)| net.contains(key.destination))
+            .is_some_and(|(_, is_so)| *is_so)
     }
 
     fn note(&mut self, key: FlowKey, name: SessionId, all: &BTreeMap<SessionId, Session>) {
         if self.begun.len() >= MOST {
             let is_known = |key: &FlowKey| {
                 let mut sessions = all.values();
-                sessions.any(|session| session.tunnel.egress().flows().knows(key))
+                sessions.any(|session| session.knows(key))
             };
             self.begun.retain(|key, _| is_known(key));
         }
@@ -117,11 +186,15 @@ impl Choice {
 }
 
 impl Session {
-    /// Whether a flow that may begin anew elsewhere is well off here.
-    fn keeps(&self, key: &FlowKey) -> bool {
-        let is_alive = self.tunnel.paths().any(|path| path.state() == State::Active);
-        is_alive && self.tunnel.egress().flows().knows(key)
+    fn knows(&self, key: &FlowKey) -> bool {
+        self.tunnel.egress().flows().knows(key)
     }
+}
+
+/// Whether a path of the session works, so that what goes there arrives.
+fn is_alive(name: SessionId, all: &BTreeMap<SessionId, Session>) -> bool {
+    let session = all.get(&name);
+    session.is_some_and(|session| session.tunnel.paths().any(|path| path.state() == State::Active))
 }
 
 /// Whether a packet begins a connection, or answers to one that begins.

@@ -59,7 +59,8 @@ pub struct Standing<K> {
     pub rank: u64,
 }
 
-/// The hub that was in use before, where its session stays.
+/// The hub with which there is a second session: the one that was in use before, or one that rules
+/// choose for some destinations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Before<K> {
     /// The hub.
@@ -173,6 +174,26 @@ impl<K: Copy + Ord> HubChoice<K> {
                 .map(|(_, own)| own.fleet)
         };
         fleet(hub).is_some() && fleet(hub) == fleet(self.current) && !self.is_refused(hub)
+    }
+
+    /// The hub that gets a second session: the first of those that rules name, in their order, that
+    /// is not in use, gives the same inner addresses, and has let this client in.
+    #[must_use]
+    pub fn chosen(&self, named: impl IntoIterator<Item = K>) -> Option<K> {
+        let is_new = |hub: K| {
+            let mut known = self.known.iter();
+            known.any(|(known, own)| *known == hub && own.is_new)
+        };
+        let mut named = named.into_iter();
+        named.find(|hub| *hub != self.current && self.is_mate(*hub) && !is_new(*hub))
+    }
+
+    /// Whether a second session may begin. Not while others may be asked to take over: of two
+    /// hellos at one hub, the second would end the session of the first.
+    #[must_use]
+    pub fn may_begin_beside(&self, sight: &Sight<K>) -> bool {
+        let is_calm = self.silent_since.is_none() && !self.is_leaving && self.nearest.preferred.is_none();
+        sight.before.is_none() && sight.has_network && sight.has_control && is_calm
     }
 
     /// How long a hub took to answer when that was measured last.
@@ -547,6 +568,68 @@ mod tests {
         world.choice.handle_failed(2, false, false);
         world.wait(10_000);
         assert_eq!(world.step(), None);
+    }
+
+    #[test]
+    fn rules_choose_the_first_mate_that_is_not_in_use() {
+        let mut world = World::new();
+        let chosen = |world: &World, named: &[u8]| world.choice.chosen(named.iter().copied());
+        assert_eq!(chosen(&world, &[]), None);
+        assert_eq!(
+            chosen(&world, &[1, 9, 7]),
+            None,
+            "in use, another fleet's, unknown"
+        );
+        assert_eq!(chosen(&world, &[1, 3, 2]), Some(3));
+        world.choice.handle_failed(3, true, true);
+        assert_eq!(chosen(&world, &[3, 2]), Some(2));
+        world.choice.go_over(2);
+        assert_eq!(chosen(&world, &[3, 2, 1]), Some(1));
+        world
+            .choice
+            .known
+            .iter_mut()
+            .for_each(|(_, own)| own.is_new = true);
+        assert_eq!(chosen(&world, &[1]), None, "it has not let this client in yet");
+    }
+
+    #[test]
+    fn a_second_session_begins_only_while_nobody_else_is_asked() {
+        let mut world = World::new();
+        assert!(world.choice.may_begin_beside(&world.sight));
+        let before = Some(Before {
+            hub: 3,
+            is_well: false,
+            is_leaving: false,
+        });
+        for sight in [
+            Sight {
+                before,
+                ..world.sight
+            },
+            Sight {
+                has_control: false,
+                ..world.sight
+            },
+            Sight {
+                has_network: false,
+                ..world.sight
+            },
+        ] {
+            assert!(!world.choice.may_begin_beside(&sight), "{sight:?}");
+        }
+        world.silence();
+        assert!(!world.choice.may_begin_beside(&world.sight));
+        world.choice.handle_alive(true, world.now);
+        assert!(world.choice.may_begin_beside(&world.sight));
+        world.choice.handle_leave(world.now);
+        assert!(!world.choice.may_begin_beside(&world.sight));
+        // What has one is not asked by anybody else, and takes over when it is well.
+        world.choice.go_over(1);
+        world.sight.before = before;
+        world.silence();
+        world.wait(100);
+        assert_eq!(world.asked(), [2, 9]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! of a fleet, which share a database.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, mpsc};
@@ -20,7 +20,7 @@ const SECOND: &str = "203.0.113.2:4431";
 struct Hubs {
     world: World,
     first: Daemon,
-    _second: Daemon,
+    second: Daemon,
     client: Daemon,
 }
 
@@ -43,7 +43,7 @@ impl Hubs {
         let hubs = Self {
             world,
             first,
-            _second: second,
+            second,
             client,
         };
         let invited = good(hubs.world.hawser("s", &["hub", "invite", "alice"]));
@@ -67,7 +67,7 @@ impl Hubs {
             good(world.hawser(side, &["hub", "init", "--endpoint", endpoint, "--store", &url]));
         }
         let first = world.start("h", &["hub", "run"]);
-        let _second = world.start("s", &["hub", "run"]);
+        let second = world.start("s", &["hub", "run"]);
         prepare(&world);
         let client = world.start("c", &["up", &world.invite(), "--foreground"]);
         world.wait("through", World::ping_hub);
@@ -78,7 +78,7 @@ impl Hubs {
         let hubs = Self {
             world,
             first,
-            _second,
+            second,
             client,
         };
         Some((hubs, database))
@@ -302,15 +302,12 @@ impl Echo {
             "link", "add", "web", "netns", &hub, "type", "veth", "peer", "name", "web", "netns", &server,
         ];
         run("ip", &link);
-        for (namespace, last) in [(&hub, 1), (&server, 2)] {
+        for (namespace, last) in [(&hub, 1), (&server, 2), (&server, 3)] {
             world.ip(namespace, &format!("addr add 192.0.2.{last}/24 dev web"));
             world.ip(namespace, "link set web up");
         }
         world.ip(&server, "route add default via 192.0.2.1");
-        let listener = world
-            .open("w")
-            .run(|| TcpListener::bind("192.0.2.2:8080"))
-            .unwrap();
+        let listener = world.open("w").run(|| TcpListener::bind("0.0.0.0:8080")).unwrap();
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 std::thread::spawn(move || answer(&stream));
@@ -322,7 +319,12 @@ impl Echo {
     }
 
     fn connect(&self) -> Conversation {
-        let at = "192.0.2.2:8080".parse().unwrap();
+        self.connect_to("192.0.2.2:8080")
+    }
+
+    /// It has two addresses.
+    fn connect_to(&self, at: &str) -> Conversation {
+        let at = at.parse().unwrap();
         let stream = self
             .client
             .run(|| TcpStream::connect_timeout(&at, Duration::from_secs(5)));
@@ -474,4 +476,120 @@ fn the_nearest_hub_is_used_and_connections_stay_where_they_began() {
     hubs.client = hubs.world.start("c", &["up", "--foreground"]);
     hubs.world.wait("up again", is_up);
     assert_eq!(hubs.in_use(), SECOND);
+}
+
+/// The server's other address, for which rules choose the second hub.
+const BY_RULE: &str = "192.0.2.3:8080";
+
+#[test]
+fn a_rule_sends_a_destination_through_another_hub_while_that_answers() {
+    const RULE: &str = "hub = \"stay\"\n[[rule]]\nto = \"192.0.2.3\"\nhub = \"203.0.113.2\"\n";
+    let mut echo = None;
+    let write = |world: &World, text: &str| {
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    };
+    let prepare = |world: &World| {
+        echo = Some(Echo::start(world));
+        write(world, RULE);
+        // Nothing is to leave the client beside the tunnel.
+        let mut nft = world.inside("c", "nft");
+        nft.arg(
+            "add table inet seen; add chain inet seen out { type filter hook postrouting priority 300; }; \
+             add rule inet seen out oifname { fiber, lte } ip daddr 192.0.2.0/24 counter",
+        );
+        good(nft);
+    };
+    let Some((mut hubs, _database)) = Hubs::fleet("byrule", prepare) else {
+        return;
+    };
+    let echo = echo.unwrap();
+    let by_rule = || echo.connect_to(BY_RULE).appears().unwrap();
+    let answers = |world: &World| world.status("c")["hubs"][1]["answers"] == true;
+    let text = |arguments: &[&str]| {
+        let said = good(hubs.world.hawser("c", arguments)).stdout;
+        String::from_utf8(said).unwrap()
+    };
+    hubs.world.wait("a session with it", answers);
+    assert_eq!(hubs.in_use(), "198.51.100.1:4430");
+    let mut there = echo.connect_to(BY_RULE);
+    let mut here = echo.connect();
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    assert_eq!(here.appears().unwrap(), BY_FIRST);
+    assert_eq!(by_rule(), BY_SECOND);
+    let explained = text(&["explain", BY_RULE]);
+    assert!(
+        explained.contains("through 203.0.113.2:4431 because a rule says so (to 192.0.2.3/32)"),
+        "{explained}"
+    );
+    assert!(!text(&["explain", "192.0.2.2:8080"]).contains("203.0.113.2"));
+    hubs.world.wait("counted", |world| {
+        world.status("c")["hubs"][0]["finishing"].is_null()
+            && world.status("c")["hubs"][1]["finishing"].as_u64() > Some(0)
+    });
+    let shown = text(&["status"]);
+    assert!(shown.contains("to 192.0.2.3/32 go"), "{shown}");
+    // A crash: what begins goes through the hub in use, and what has begun there goes on there once
+    // it is back.
+    hubs.second.signal("-KILL");
+    let killed = Instant::now();
+    assert_eq!(by_rule(), BY_FIRST);
+    println!("through the hub in use after {:?}", killed.elapsed());
+    hubs.second = hubs.world.start("s", &["hub", "run"]);
+    let back = Instant::now();
+    hubs.world.wait("there again", |_| by_rule() == BY_SECOND);
+    println!("there again after {:?}", back.elapsed());
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    assert_eq!(here.appears().unwrap(), BY_FIRST);
+    // Away for so long that the client gives its session up.
+    hubs.lose("add rule inet lossy out oifname { fiber, lte } ip saddr 203.0.113.2 drop");
+    hubs.second.signal("-KILL");
+    assert_eq!(by_rule(), BY_FIRST);
+    hubs.world.wait("given up", |world| {
+        world.status("c")["hubs"][1]["finishing"].is_null()
+    });
+    let heard = there.appears().unwrap_err().kind();
+    assert_eq!(heard, ErrorKind::ConnectionReset, "its program hears of it");
+    hubs.lose("");
+    hubs.second = hubs.world.start("s", &["hub", "run"]);
+    hubs.world.wait("there again", |_| by_rule() == BY_SECOND);
+    // It is taken down by plan.
+    assert_eq!(drained(&hubs, "s", "15s")["connected"], 0);
+    assert_eq!(by_rule(), BY_FIRST);
+    good(hubs.world.hawser("s", &["hub", "drain", "--off"]));
+    hubs.world.wait("there once more", |_| by_rule() == BY_SECOND);
+    // Rules come and go by a reload; one that names nobody changes nothing.
+    let mut there = echo.connect_to(BY_RULE);
+    write(&hubs.world, &RULE.replace("203.0.113.2", "hub9.example.org"));
+    good(hubs.world.hawser("c", &["reload"]));
+    assert_eq!(by_rule(), BY_FIRST);
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    let notice = hubs.world.status("c")["notice"].to_string();
+    assert!(
+        notice.contains("a rule names the hub hub9.example.org"),
+        "{notice}"
+    );
+    write(&hubs.world, RULE);
+    good(hubs.world.hawser("c", &["reload"]));
+    assert_eq!(by_rule(), BY_SECOND);
+    // The hub in use dies: the other one has a session already.
+    hubs.lose(OF_THE_FIRST);
+    hubs.first.signal("-KILL");
+    let killed = Instant::now();
+    assert_eq!(echo.connect().appears().unwrap(), BY_SECOND);
+    println!("all through the other after {:?}", killed.elapsed());
+    assert_eq!(hubs.in_use(), SECOND);
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    // It has only crashed: what began there goes on there.
+    hubs.lose("");
+    hubs.first = hubs.world.start("h", &["hub", "run"]);
+    hubs.world.wait("there again", |world| {
+        world.status("c")["hubs"][0]["answers"] == true
+    });
+    assert_eq!(here.appears().unwrap(), BY_FIRST);
+    assert_eq!(by_rule(), BY_SECOND);
+    let mut nft = hubs.world.inside("c", "nft");
+    nft.args(["list", "chain", "inet", "seen", "out"]);
+    let seen = String::from_utf8(good(nft).stdout).unwrap();
+    assert!(seen.contains("counter packets 0 "), "{seen}");
 }

@@ -174,6 +174,115 @@ fn what_is_no_connection_stays_while_a_path_leads_there() {
     assert_eq!(udp(&mut sessions, 2), Some(B), "it has begun since");
 }
 
+/// The destination of all packets here, and what holds it.
+const TO: [u8; 4] = [203, 0, 113, 2];
+fn nets(all: &[(u8, bool)]) -> Vec<(Net, bool)> {
+    let net = |(prefix, is_so): &(u8, bool)| (Net::new(TO, *prefix), *is_so);
+    all.iter().map(net).collect()
+}
+
+#[test]
+fn what_rules_choose_begins_in_the_other_session_while_a_path_of_it_works() {
+    let mut sessions = sessions(&[A, B]);
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(A));
+    udp(&mut sessions, 1);
+    sessions.set_destinations(B, &nets(&[(24, true)]));
+    assert_eq!(
+        tcp(&mut sessions, 2, SYN),
+        Some(A),
+        "nothing says that it would arrive"
+    );
+    assert_eq!(udp(&mut sessions, 2), Some(A));
+    connect(&mut sessions, B);
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(B));
+    assert_eq!(udp(&mut sessions, 3), Some(B));
+    assert_eq!(tcp(&mut sessions, 4, SYN | ACK), Some(A), "it came in");
+    for (port, its) in [(1, A), (2, A), (3, B), (4, A)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
+    }
+    for (port, its) in [(1, A), (2, A), (3, B)] {
+        assert_eq!(udp(&mut sessions, port), Some(its), "port {port}");
+    }
+    // The first network decides; what has begun stays.
+    sessions.set_destinations(B, &nets(&[(32, false), (8, true)]));
+    assert_eq!(tcp(&mut sessions, 5, SYN), Some(A));
+    sessions.set_destinations(B, &[]);
+    assert_eq!(tcp(&mut sessions, 6, SYN), Some(A));
+    assert_eq!(tcp(&mut sessions, 3, ACK), Some(B));
+    sessions.set_destinations(
+        B,
+        &[(Net::new([198, 51, 100, 0], 24), true), (Net::new(TO, 32), true)],
+    );
+    assert_eq!(tcp(&mut sessions, 7, SYN), Some(B));
+}
+
+#[test]
+fn a_chosen_session_that_is_gone_leaves_all_to_the_one_in_use() {
+    const NEXT: SessionId = SessionId(9);
+    let all = nets(&[(24, true)]);
+    let mut sessions = sessions(&[A, B]);
+    tcp(&mut sessions, 1, SYN);
+    connect(&mut sessions, B);
+    sessions.set_destinations(B, &all);
+    tcp(&mut sessions, 2, SYN);
+    sessions.remove(B);
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
+    // Its hub begins another: what began there goes on there, what began since then does not.
+    sessions.add(NEXT, Role::Client, &[], NOW);
+    sessions.go_on_with(NEXT);
+    connect(&mut sessions, NEXT);
+    assert_eq!(
+        tcp(&mut sessions, 4, SYN),
+        Some(A),
+        "of the rules it has not heard yet"
+    );
+    sessions.set_destinations(NEXT, &all);
+    assert_eq!(tcp(&mut sessions, 5, SYN), Some(NEXT));
+    for (port, its) in [(1, A), (2, NEXT), (3, A), (4, A), (5, NEXT)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
+    }
+    // Another one in its place, of which nobody says that it is the same hub.
+    sessions.remove(NEXT);
+    sessions.add(B, Role::Client, &[], NOW);
+    connect(&mut sessions, B);
+    sessions.set_destinations(B, &all);
+    assert_eq!(tcp(&mut sessions, 6, SYN), Some(B));
+    for (port, its) in [(1, A), (2, A), (5, A), (6, B)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
+    }
+    // It takes over: all begins there, and the rules go with the other session.
+    sessions.begin_with(B);
+    assert_eq!(tcp(&mut sessions, 7, SYN), Some(B));
+    connect(&mut sessions, A);
+    assert_eq!(tcp(&mut sessions, 8, SYN), Some(B));
+    assert_eq!(tcp(&mut sessions, 1, ACK), Some(A));
+}
+
+#[test]
+fn connections_of_the_hub_in_use_go_on_in_its_next_session() {
+    const NEXT: SessionId = SessionId(9);
+    let mut sessions = sessions(&[A, B]);
+    connect(&mut sessions, B);
+    sessions.set_destinations(B, &nets(&[(32, true)]));
+    tcp(&mut sessions, 2, SYN);
+    sessions.set_destinations(B, &[]);
+    tcp(&mut sessions, 3, SYN);
+    sessions.remove(A);
+    assert_eq!(tcp(&mut sessions, 4, SYN), Some(B), "it is all that there is");
+    sessions.add(NEXT, Role::Client, &[], NOW);
+    sessions.begin_with(NEXT);
+    for (port, name) in [(1, NEXT), (2, B), (3, NEXT), (4, B)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(name), "port {port}");
+    }
+    assert_eq!(tcp(&mut sessions, 5, SYN), Some(NEXT));
+    // The other one takes over: what has been lost is lost.
+    sessions.remove(NEXT);
+    sessions.begin_with(B);
+    for port in 1..6 {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(B));
+    }
+}
+
 #[test]
 fn what_is_left_takes_all() {
     for gone in [A, B] {
@@ -208,7 +317,7 @@ proptest! {
     /// Whatever changes, a packet goes to a session that is there, and one of a connection to where
     /// its SYN went for as long as that is there.
     #[test]
-    fn goes_where_it_began(steps in prop::collection::vec((0_u8..5, 0_u64..3, 0_u16..6), 1..200)) {
+    fn goes_where_it_began(steps in prop::collection::vec((0_u8..7, 0_u64..3, 0_u16..6), 1..200)) {
         let mut sessions = sessions(&[]);
         let mut began = std::collections::BTreeMap::new();
         for (what, which, port) in steps {
@@ -223,6 +332,10 @@ proptest! {
                     began.retain(|_, its| *its != name);
                 }
                 2 => sessions.begin_with(name),
+                5 => sessions.set_destinations(name, &nets(&[(24, true)])),
+                6 if sessions.all.get(&name).is_some_and(|one| one.lanes.is_empty()) => {
+                    connect(&mut sessions, name);
+                }
                 3 => match tcp(&mut sessions, port, SYN) {
                     Some(its) => drop(began.insert(port, its)),
                     None => prop_assert!(sessions.all.is_empty()),
