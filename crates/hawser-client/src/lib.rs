@@ -31,6 +31,7 @@
 
 mod airtimes;
 mod caps;
+mod declared;
 pub mod doctor;
 mod earlier;
 mod fallback;
@@ -81,6 +82,7 @@ use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 
 use caps::Caps;
+use declared::Declared;
 use earlier::Earlier;
 use fallback::Fallback;
 use hubs::Hubs;
@@ -197,6 +199,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
     client.intents = intents;
+    client.declared = Declared::listen(client.intents.as_mut());
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -234,6 +237,8 @@ struct Client {
     dhcp: Option<Dhcp>,
     /// Programs say what flows need.
     intents: Option<SocketOptions>,
+    /// What they have declared of some.
+    declared: Declared,
     /// Access points.
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
@@ -279,6 +284,7 @@ impl Client {
             dhcp: None,
             radio: None,
             intents: None,
+            declared: Declared::default(),
             options,
             config,
             tunnel,
@@ -327,6 +333,10 @@ impl Client {
                     self.on_way(number, way);
                     Next::Continue
                 }
+                declared = self.declared.next() => {
+                    self.on_declared(declared);
+                    Next::Continue
+                }
                 () = self.pool.next() => {
                     let now = self.now();
                     self.pool.handle_news(now);
@@ -341,6 +351,7 @@ impl Client {
             self.see_to_earlier();
             self.see_to_hubs();
             self.see_to_airtimes();
+            self.see_to_declared();
             self.see_to_pool().await;
             self.carry_out();
             if let Next::End(asker) = next {
@@ -377,10 +388,13 @@ impl Client {
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
         let earlier = self.earlier.as_ref().and_then(Earlier::poll_timeout);
-        [driver, earlier, count, fallback, pool, hubs, portals, airtimes]
-            .into_iter()
-            .flatten()
-            .fold(far, std::cmp::Ord::min)
+        let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
+        [
+            driver, earlier, declared, count, fallback, pool, hubs, portals, airtimes,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(far, std::cmp::Ord::min)
     }
 
     fn on_deadline(&mut self) -> Next {

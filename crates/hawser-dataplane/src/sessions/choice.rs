@@ -108,7 +108,7 @@ impl Choice {
         if self.begun.len() >= MOST {
             let is_known = |key: &FlowKey| {
                 let mut sessions = all.values();
-                sessions.any(|session| session.tunnel.egress().flows().knows(key))
+                sessions.any(|session| session.tunnel.egress().flows().slot(key).is_some())
             };
             self.begun.retain(|key, _| is_known(key));
         }
@@ -120,7 +120,7 @@ impl Session {
     /// Whether a flow that may begin anew elsewhere is well off here.
     fn keeps(&self, key: &FlowKey) -> bool {
         let is_alive = self.tunnel.paths().any(|path| path.state() == State::Active);
-        is_alive && self.tunnel.egress().flows().knows(key)
+        is_alive && self.tunnel.egress().flows().slot(key).is_some()
     }
 }
 
