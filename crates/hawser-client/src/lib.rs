@@ -32,6 +32,7 @@
 mod airtimes;
 mod caps;
 mod chosen;
+mod declared;
 pub mod doctor;
 mod fallback;
 mod gateway;
@@ -82,6 +83,7 @@ use hawser_wire::control::Message;
 use hawser_wire::frame::Format;
 
 use caps::Caps;
+use declared::Declared;
 use fallback::Fallback;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
@@ -198,6 +200,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
     client.intents = intents;
+    client.declared = Declared::listen(client.intents.as_mut());
     let direct = async {
         match direct {
             Some(run) => run.await,
@@ -241,6 +244,8 @@ struct Client {
     dhcp: Option<Dhcp>,
     /// Programs say what flows need.
     intents: Option<SocketOptions>,
+    /// What they have declared of some.
+    declared: Declared,
     /// Access points.
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
@@ -289,6 +294,7 @@ impl Client {
             dhcp: None,
             radio: None,
             intents: None,
+            declared: Declared::default(),
             options,
             config,
             tunnel,
@@ -337,6 +343,10 @@ impl Client {
                     self.on_way(number, way);
                     Next::Continue
                 }
+                declared = self.declared.next() => {
+                    self.on_declared(declared);
+                    Next::Continue
+                }
                 () = self.pool.next() => {
                     let now = self.now();
                     self.pool.handle_news(now);
@@ -351,6 +361,7 @@ impl Client {
             self.see_to_second();
             self.see_to_hubs();
             self.see_to_airtimes();
+            self.see_to_declared();
             self.see_to_pool().await;
             self.carry_out();
             if let Next::End(asker) = next {
@@ -390,10 +401,13 @@ impl Client {
             Some(second) => second.poll_timeout(),
             None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
         };
-        [driver, second, count, fallback, pool, hubs, portals, airtimes]
-            .into_iter()
-            .flatten()
-            .fold(far, std::cmp::Ord::min)
+        let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
+        [
+            driver, second, declared, count, fallback, pool, hubs, portals, airtimes,
+        ]
+        .into_iter()
+        .flatten()
+        .fold(far, std::cmp::Ord::min)
     }
 
     fn on_deadline(&mut self) -> Next {

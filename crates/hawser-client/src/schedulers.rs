@@ -56,6 +56,7 @@ impl Client {
         }
         let rules = self.config.layer_rules();
         driver.order(Change::SetLayerRules { session, rules });
+        self.order_declared(driver, session);
     }
 
     /// Tells the hub by what it places packets.

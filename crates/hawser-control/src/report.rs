@@ -81,6 +81,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "class": flow.class,
                 "why": flow.why,
                 "scheduler": flow.scheduler,
+                "declared_bps": flow.declared_bps,
                 "sent_bytes": flow.sent_bytes,
                 "paths": shares,
                 "session": session.session,

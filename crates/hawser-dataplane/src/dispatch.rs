@@ -123,8 +123,9 @@ impl Dispatch {
             | Change::SetSubnets { session, .. }
             | Change::ClosePath { session, .. }
             | Change::SetScheduler { session, .. }
+            | Change::SetLayerRules { session, .. }
             // Of a session that is gone: nobody knows it, and nobody minds.
-            | Change::SetLayerRules { session, .. } => {
+            | Change::SetDeclared { session, .. } => {
                 places.get(session).map_or(Place::All, |pair| Place::Pair(*pair))
             }
         }

@@ -303,6 +303,9 @@ impl Sender {
             Change::SetLayerRules { session, rules } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_layer_rules(rules.clone());
             }),
+            Change::SetDeclared { session, flows } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_declared(flows, at);
+            }),
             Change::SetLimit { session, limit } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_limit(*limit);
             }),

@@ -510,7 +510,8 @@ impl Receiving {
             | Change::SetAirtime { .. }
             | Change::SetPreference { .. }
             | Change::SetScheduler { .. }
-            | Change::SetLayerRules { .. } => {}
+            | Change::SetLayerRules { .. }
+            | Change::SetDeclared { .. } => {}
         }
     }
 

@@ -41,6 +41,7 @@ pub use hawser_proto::tunnel::Role;
 pub use hawser_wire::pairs::Pairs;
 
 use checkpoint::SessionCheckpoint;
+use hawser_proto::egress::Declaration;
 use hawser_proto::resequencer;
 use hawser_units::{Bytes, Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
@@ -254,6 +255,13 @@ pub enum Change {
         session: SessionId,
         /// The first that fits decides.
         rules: Vec<layer::Rule>,
+    },
+    /// Says which flows of a session have declared what they send; no others any more.
+    SetDeclared {
+        /// Which session.
+        session: SessionId,
+        /// All of them, the first [`hawser_proto::egress::MOST_DECLARED`] count.
+        flows: Vec<Declaration>,
     },
     /// Goes on with a session of the process before. It must have passed
     /// [`SessionCheckpoint::check`], and comes before the socket that its paths use.
@@ -474,6 +482,9 @@ pub struct FlowSnapshot {
     pub why: &'static str,
     /// Its scheduler.
     pub scheduler: &'static str,
+    /// What it has declared to send, if it has. Units: bit/s of payload.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub declared_bps: Option<u64>,
     /// Sent in all, inner bytes.
     pub sent_bytes: u64,
     /// Bytes by path id, of the paths that are open.

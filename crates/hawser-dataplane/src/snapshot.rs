@@ -47,6 +47,11 @@ pub(super) fn of_session(
         class: flow.class.name(),
         why: flow.why,
         scheduler: session.tunnel.egress().scheduler(flow.class),
+        declared_bps: session
+            .tunnel
+            .egress()
+            .declared(&flow.key)
+            .map(|need| need.traffic.rate().as_bps()),
         sent_bytes: flow.sent,
         by_path: flow.by_path.clone(),
     };

@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddr};
 
 use crate::netlink_bytes::{DONE, ERROR, NESTED, attribute, find, framed, messages, outcome};
+use crate::sockets;
 
 /// One connection, as the side that began it sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,24 +109,7 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
 /// # Errors
 /// Rights are missing, or the kernel cannot do it.
 pub fn abort_socket(connection: &Connection) -> io::Result<bool> {
-    let mut body = vec![family(connection.from.ip()) as u8, TCP, 0, 0];
-    body.extend(u32::MAX.to_ne_bytes());
-    body.extend(connection.from.port().to_be_bytes());
-    body.extend(connection.to.port().to_be_bytes());
-    body.extend(padded(connection.from.ip()));
-    body.extend(padded(connection.to.ip()));
-    body.extend(0_u32.to_ne_bytes());
-    // No cookie: whichever socket it is.
-    body.extend([0xff; 8]);
-    let mut socket = Socket::new(SOCK_DIAG)?;
-    socket.bind_auto()?;
-    let whole = framed(SOCK_DESTROY, libc::NLM_F_ACK, &body);
-    socket.send_to(&whole, &NetlinkAddr::new(0, 0), 0)?;
-    match acknowledged(&socket) {
-        Ok(()) => Ok(true),
-        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
-        Err(error) => Err(error),
-    }
+    sockets::abort(connection.from, connection.to)
 }
 
 fn open() -> io::Result<Socket> {
@@ -238,23 +222,9 @@ fn family(address: IpAddr) -> i32 {
     }
 }
 
-fn padded(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(v4) => {
-            let mut bytes = [0; 16];
-            bytes[..4].copy_from_slice(&v4.octets());
-            bytes
-        }
-        IpAddr::V6(v6) => v6.octets(),
-    }
-}
-
 const TCP: u8 = 6;
 // linux/netlink.h
 const NETFILTER: isize = 12;
-const SOCK_DIAG: isize = 4;
-// linux/sock_diag.h
-const SOCK_DESTROY: u16 = 21;
 // linux/netfilter/nfnetlink.h, nfnetlink_conntrack.h, nf_conntrack_common.h
 const CTNETLINK: u16 = 1;
 const GET: u16 = 1;

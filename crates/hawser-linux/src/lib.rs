@@ -27,6 +27,7 @@ pub mod resolving;
 pub mod secret;
 pub mod service;
 pub mod shutdown;
+pub mod sockets;
 pub mod switch;
 pub mod system;
 pub mod tap;

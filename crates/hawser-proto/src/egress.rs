@@ -9,10 +9,12 @@ mod air;
 mod checkpoint;
 mod choosing;
 mod covering;
+mod declared;
 mod intake;
 mod kept;
 mod lanes;
 mod preferring;
+mod reporting;
 mod retransmitting;
 mod sharing;
 mod shedding;
@@ -33,12 +35,14 @@ use crate::limit::Limit;
 use crate::path::control::{Company, Control};
 use crate::path::{FULL_PACKET, Path, State};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
-use choosing::{Decision, nearest};
+use choosing::Decision;
+use declared::Declared;
 use kept::{Kept, LONGEST_KEPT, Parcel, keeping_time};
 use lanes::spend;
 use sharing::Sharing;
 use throughput::Throughput;
 
+pub use declared::{Declaration, MOST_DECLARED};
 pub use intake::Refused;
 pub use transmit::{Body, Transmit};
 
@@ -56,8 +60,6 @@ const EXCESS_RETRANSMISSIONS: usize = 32;
 const EXCESS_INTERVAL: Duration = Duration::from_millis(100);
 /// When packets to be sent again are looked at again, at the soonest.
 const RETRANSMISSION_RETRY: Duration = Duration::from_millis(1);
-/// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
-const QUIET_US: u32 = 20_000;
 /// Packets of one report that are taken for missing: a hole that a receiver reports has at most
 /// half as many. What a report costs is bounded by this: a step for each of them at most, seven for
 /// each of its bytes.
@@ -189,6 +191,8 @@ pub struct Egress<B> {
     peer_takes_parity: bool,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
+    /// Flows whose programs have declared what they send.
+    declared: Declared,
     /// What its inner packets are.
     format: Format,
     /// How far the flows behind the first in turn have been looked at.
@@ -229,6 +233,7 @@ impl<B: Copy> Egress<B> {
             peer_takes_parity: false,
             counters: Counters::default(),
             layer_rules: Vec::new(),
+            declared: Declared::default(),
             format: Format::Ip,
             rotation: 0,
             seed,
@@ -366,54 +371,9 @@ impl<B: Copy> Egress<B> {
         self.note(id, changed);
     }
 
-    /// Answers a probe of the peer on the path it came by.
-    pub fn handle_probe(&mut self, id: PathId, token: u64) {
-        self.push_urgent(id, Body::Reply(token));
-    }
-
-    /// Sends a report of the receiving half on its path, and on the fastest of the others too if
-    /// packets are missing and that is faster, or the path brings nothing at the moment: what waits
-    /// for them waits the shorter.
-    pub fn send_report(&mut self, report: Feedback) {
-        self.push_urgent(report.path, Body::Report(report));
-        let is_quiet = report.hold_us >= QUIET_US;
-        if !report.missing.is_empty() && (is_quiet || self.fastest(None) != Some(report.path)) {
-            // Its quiet is not more than its delays explain.
-            self.push_by_another(Feedback { hold_us: 0, ..report });
-        }
-    }
-
-    /// Sends a report of the receiving half on a path that has fallen silent, on it and on the
-    /// fastest of the others.
-    pub fn send_silence(&mut self, report: Feedback) {
-        self.push_urgent(report.path, Body::Report(report));
-        self.push_by_another(report);
-    }
-
-    fn push_by_another(&mut self, report: Feedback) {
-        if let Some(other) = self.fastest(Some(report.path)) {
-            self.push_urgent(other, Body::Report(report));
-        }
-    }
-
-    fn fastest(&self, but: Option<PathId>) -> Option<PathId> {
-        nearest(self.active().filter(|path| Some(path.id) != but)).map(|(path, _)| path.id)
-    }
-
     /// The paths that carry packets.
     fn active(&self) -> impl Iterator<Item = &Path> {
         self.paths().filter(|path| path.state() == State::Active)
-    }
-
-    fn push_urgent(&mut self, path: PathId, body: Body<B>) {
-        // A peer that floods us with probes gets no more than a burst of answers.
-        if self.urgent.len() < 1024 {
-            self.urgent.push_back(Transmit {
-                path,
-                packet_number: 0,
-                body,
-            });
-        }
     }
 
     /// The next thing to send, in this order: answers and reports, probes, packets to be sent
@@ -496,6 +456,10 @@ impl<B: Copy> Egress<B> {
             return None;
         }
         let target = self.target();
+        let ahead = self.poll_declared(target, now);
+        if ahead.is_some() {
+            return ahead;
+        }
         let mut skip = 0;
         let mut waits = 0;
         while let Some(slot) = self.flows.turn(skip) {
@@ -622,6 +586,7 @@ impl<B: Copy> Egress<B> {
             path: id,
         };
         let covered = covered && self.fec.plan(slot, cover, count, now);
+        self.account_declared(slot, bytes, now);
         let done = self.flows.advance(slot, count);
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not

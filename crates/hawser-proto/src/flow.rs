@@ -286,10 +286,10 @@ impl<B: Copy> Flows<B> {
             .filter_map(|(slot, flow)| Some((slot as u16, flow.as_ref()?)))
     }
 
-    /// Whether a flow has its place here: it has sent a packet of late.
+    /// The slot of a flow that has its place here: it has sent a packet of late.
     #[must_use]
-    pub fn knows(&self, key: &FlowKey) -> bool {
-        self.index.contains_key(key)
+    pub fn slot(&self, key: &FlowKey) -> Option<u16> {
+        self.index.get(key).copied()
     }
 
     /// How many connections go on: those of TCP that this side has not ended, and flows of UDP that
@@ -588,6 +588,13 @@ impl<B: Copy> Flows<B> {
             flow.why = "has sent more than 256 KB";
         }
         first
+    }
+
+    /// Lets bytes that a flow has sent count as nobody's share.
+    pub fn refund(&mut self, slot: u16, bytes: u64) {
+        if let Some(flow) = self.slots[usize::from(slot)].as_mut() {
+            flow.deficit += bytes as i64;
+        }
     }
 
     /// Whether a flow has sent ahead of its share: a run goes out in one piece, and is paid for in

@@ -3,11 +3,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hawser_proto::egress::{Body, Egress};
+use hawser_proto::egress::{Body, Declaration, Egress};
 use hawser_proto::flow::Run;
 use hawser_proto::path::{self, Probing, State};
+use hawser_proto::pool::allocation::Need;
+use hawser_proto::pool::requirement::Requirement;
 use hawser_proto::scheduler;
-use hawser_units::{Duration, Instant, PathId, Rate};
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, FRAMING, Feedback, Missing};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
@@ -47,6 +49,7 @@ enum Op {
     Moved(u16),
     Schedule(usize, usize),
     Cap(u16, Option<u64>),
+    Declare(Vec<(u16, bool, u32, u32, u64)>),
     Wait(u64),
     Timeout,
 }
@@ -79,6 +82,8 @@ fn op() -> impl Strategy<Value = Op> {
         1 => path().prop_map(Op::Moved),
         2 => (0usize..4, 0usize..scheduler::NAMES.len()).prop_map(|(class, name)| Op::Schedule(class, name)),
         1 => (path(), proptest::option::of(any::<u64>())).prop_map(|(path, cap)| Op::Cap(path, cap)),
+        2 => prop::collection::vec((0u16..6, any::<bool>(), any::<u32>(), any::<u32>(), 0u64..300), 0..4)
+            .prop_map(Op::Declare),
         4 => (0u64..100_000_000).prop_map(Op::Wait),
         1 => (0u64..20_000_000_000).prop_map(Op::Wait),
         4 => Just(Op::Timeout),
@@ -97,6 +102,21 @@ fn packet(flow: u16, tcp: bool, ecn: bool, payload: u16) -> Vec<u8> {
         packet[32] = 5 << 4;
     }
     packet
+}
+
+fn declaration((flow, tcp, bps, burst, ms): (u16, bool, u32, u32, u64)) -> Declaration {
+    let key = hawser_wire::inner::parse(&packet(flow, tcp, false, 0))
+        .expect("valid")
+        .key;
+    let traffic = Requirement::TokenBucket {
+        rate: Rate::from_bps(bps.into()),
+        burst: Bytes(burst.into()),
+    };
+    let deadline = (ms > 0).then(|| Duration::from_millis(ms));
+    Declaration {
+        key,
+        need: Need { traffic, deadline },
+    }
 }
 
 /// Three of the flows carry one layer each.
@@ -252,6 +272,10 @@ impl Driver {
                 self.egress
                     .set_scheduler(class, scheduler::NAMES[name])
                     .expect("it is known");
+            }
+            Op::Declare(flows) => {
+                let flows: Vec<_> = flows.into_iter().map(declaration).collect();
+                self.egress.set_declared(&flows, now);
             }
             Op::Cap(path, cap) => self.egress.set_cap(PathId(path), cap.map(Rate::from_bps)),
             Op::Wait(nanos) => self.now += Duration::from_nanos(nanos),

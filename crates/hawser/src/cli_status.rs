@@ -122,6 +122,9 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
             continue;
         }
         say!("  class {} because {}", text(&flow["class"]), text(&flow["why"]))?;
+        if let Some(bps) = flow["declared_bps"].as_u64() {
+            say!("  has declared {}", rate(bps))?;
+        }
         say!(
             "  scheduler {}, {} sent",
             text(&flow["scheduler"]),

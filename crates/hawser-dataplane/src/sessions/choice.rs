@@ -187,7 +187,7 @@ impl Choice {
 
 impl Session {
     fn knows(&self, key: &FlowKey) -> bool {
-        self.tunnel.egress().flows().knows(key)
+        self.tunnel.egress().flows().slot(key).is_some()
     }
 }
 

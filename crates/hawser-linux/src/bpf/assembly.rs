@@ -24,6 +24,7 @@ pub(super) enum Register {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Width {
     Byte = 0x10,
+    Half = 0x08,
     Word = 0x00,
     Double = 0x18,
 }

@@ -51,9 +51,7 @@ pub(super) struct Map {
 impl Map {
     /// A table of four-byte values under keys of `key` bytes.
     pub(super) fn new(key: usize, entries: u32) -> io::Result<Self> {
-        let mut attributes = [0_u32; 18];
-        attributes[..4].copy_from_slice(&[HASH, u32::try_from(key).unwrap_or(u32::MAX), 4, entries]);
-        let fd = open(MAP_CREATE, &attributes)?;
+        let fd = make_map(HASH, u32::try_from(key).unwrap_or(u32::MAX), 4, entries)?;
         Ok(Self { fd, key })
     }
 
@@ -73,6 +71,13 @@ impl Map {
         let attributes = [self.fd.as_raw_fd() as u64, address(key), 0, 0];
         call(MAP_DELETE, &attributes).map(drop)
     }
+}
+
+/// Makes a table of a kind, with keys and values of so many bytes.
+pub(super) fn make_map(kind: u32, key: u32, value: u32, entries: u32) -> io::Result<OwnedFd> {
+    let mut attributes = [0_u32; 18];
+    attributes[..4].copy_from_slice(&[kind, key, value, entries]);
+    open(MAP_CREATE, &attributes)
 }
 
 /// Loads a program; what the kernel's checker has against it is in the error.

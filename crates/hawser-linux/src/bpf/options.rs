@@ -6,10 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use super::assembly::{Assembly, If, Register, Width};
 use super::kernel::{Map, Place, attach, load};
+use super::rates::{self, Declarations, RATE};
+use super::ring::Ring;
 use super::root::root;
+use super::setting::{LENGTH, LEVEL, OPTION, SOCKET, SOL_HAWSER, VALUE, VALUE_END, set};
 
-/// The level of Hawser's socket options: "HW" as a number. As in `include/hawser.h`.
-pub const SOL_HAWSER: i32 = 0x4857;
 /// The option that names a network.
 pub const NETWORK: i32 = 1;
 /// The option that names an intent.
@@ -33,6 +34,8 @@ pub enum Becomes {
 pub struct SocketOptions {
     names: Map,
     present: BTreeMap<(i32, String), u32>,
+    /// What programs declare, until somebody listens.
+    ring: Option<Ring>,
     _link: OwnedFd,
 }
 
@@ -44,16 +47,28 @@ impl SocketOptions {
     /// version 2 or the helpers (they are there from Linux 5.18).
     pub fn new(becomes: Becomes) -> io::Result<Self> {
         let names = Map::new(KEY, ENTRIES)?;
-        let program = load(
-            Place::SetOption,
-            &program(becomes, names.number(), namespace_cookie()?),
-        )?;
+        let ring = match becomes {
+            Becomes::Mark => None,
+            Becomes::TrafficClass => Some(Ring::new()?),
+        };
+        let code = program(becomes, names.number(), ring.as_ref(), namespace_cookie()?);
+        let program = load(Place::SetOption, &code)?;
         let root = root()?;
         Ok(Self {
             names,
             present: BTreeMap::new(),
+            ring,
             _link: attach(Place::SetOption, &program, root.as_fd())?,
         })
+    }
+
+    /// Begins to hear what programs declare with [`RATE`]; `None` where they cannot, or somebody
+    /// listens already. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot wait for it.
+    pub fn listen(&mut self) -> io::Result<Option<Declarations>> {
+        self.ring.take().map(Declarations::new).transpose()
     }
 
     /// Makes these names known and no others: option, name, number. Names too long for any program
@@ -85,21 +100,7 @@ impl SocketOptions {
 /// # Errors
 /// `ENODEV`: nobody has that name. `ENOPROTOOPT`: Hawser does not run here, or cannot answer.
 pub fn choose(socket: &impl AsFd, option: i32, name: &str) -> io::Result<()> {
-    let length = libc::socklen_t::try_from(name.len()).map_err(io::Error::other)?;
-    // SAFETY: the value points to `length` bytes that outlive the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            SOL_HAWSER,
-            option,
-            name.as_ptr().cast(),
-            length,
-        )
-    };
-    if result < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(())
+    set(socket, option, name.as_bytes())
 }
 
 /// The option and the name, filled up with zeroes.
@@ -133,7 +134,7 @@ pub(super) fn namespace_cookie() -> io::Result<u64> {
 
 /// The program: looks the option's value up and changes the socket. Other levels and other
 /// namespaces are none of its business.
-fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
+fn program(becomes: Becomes, names: i32, ring: Option<&Ring>, cookie: u64) -> Vec<u64> {
     use Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R10};
     let mut code = Assembly::default();
     code.copy(R6, R1)
@@ -142,6 +143,10 @@ fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
         .call(GET_NETNS_COOKIE)
         .set_wide(R1, cookie)
         .jump_if_both(If::NotEqual, R0, R1, "pass");
+    if ring.is_some() {
+        code.load(Width::Word, R2, R6, OPTION)
+            .jump_if(If::Equal, R2, RATE, "rate");
+    }
     // The key on the stack: the option, then the name, zeroes behind it.
     code.set(R1, 0);
     for offset in (KEY_AT..0).step_by(8) {
@@ -196,11 +201,15 @@ fn program(becomes: Becomes, names: i32, cookie: u64) -> Vec<u64> {
     }
     code.jump_if(If::NotEqual, R7, 0, "unknown");
     // The kernel itself need not look at the option any more.
-    code.set(R1, -1).store(Width::Word, R6, LENGTH, R1).exit(1);
-    code.label("unknown")
-        .set(R1, -libc::ENODEV)
-        .call(SET_RESULT)
-        .exit(0);
+    code.label("done")
+        .set(R1, -1)
+        .store(Width::Word, R6, LENGTH, R1)
+        .exit(1);
+    if let Some(ring) = ring {
+        rates::answer(&mut code, ring);
+    }
+    code.label("unknown").set(R1, -libc::ENODEV);
+    code.label("refuse").call(SET_RESULT).exit(0);
     code.label("pass").exit(1);
     code.finish()
 }
@@ -213,13 +222,6 @@ const ENTRIES: u32 = 1024;
 /// Where the key is on the stack: 40 bytes, of which it fills 36.
 const KEY_AT: i16 = -40;
 const NUMBER_AT: i16 = -48;
-// struct bpf_sockopt
-const SOCKET: i16 = 0;
-const VALUE: i16 = 8;
-const VALUE_END: i16 = 16;
-const LEVEL: i16 = 24;
-const OPTION: i16 = 28;
-const LENGTH: i16 = 32;
 // Helpers (linux/bpf.h).
 const MAP_LOOKUP: i32 = 1;
 pub(super) const SET_SOCKET_OPTION: i32 = 49;

@@ -82,7 +82,7 @@ impl<B: Copy> Egress<B> {
     }
 
     /// A rate of the paths, or the session's limit where that is less.
-    fn limited(&self, rate: Rate) -> Rate {
+    pub(super) fn limited(&self, rate: Rate) -> Rate {
         let limit = self.limit.as_ref();
         limit.map_or(rate, |limit| rate.min(limit.rate()))
     }
@@ -135,14 +135,19 @@ impl<B: Copy> Egress<B> {
             self.counters.expired += self.drop_packet(slot, now);
             return Decision::Again;
         }
+        let declared = self.keeps_to_declared(slot, now);
         // A transfer without a backlog is held back by its own window, not by ours.
-        let sparse = backlog < SPARSE && class != Class::Bulk;
+        let sparse = (backlog < SPARSE && class != Class::Bulk) || declared.is_some();
         let len = run.len_of(run.next) as u32;
         let usable = self.build_views(len, sparse, now);
         if class == Class::Bulk {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
         }
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
+        // The layers of a stream have paths of their own.
+        if let Some(at) = declared.filter(|_| class != Class::Layered) {
+            self.leave_out_unallocated(at, now);
+        }
         if self.views.is_empty() {
             let may_fit = in_use(&self.lanes).any(|(_, lane)| u32::from(lane.path.likely_mtu()) >= len);
             if usable && !may_fit {

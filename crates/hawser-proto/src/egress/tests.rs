@@ -31,7 +31,7 @@ fn probes(egress: &mut Egress<u32>, at: Instant) -> usize {
 }
 
 /// A TCP segment of one flow.
-fn segment(flags: u8, payload: usize) -> Vec<u8> {
+pub(super) fn segment(flags: u8, payload: usize) -> Vec<u8> {
     let mut packet = vec![0; 40 + payload];
     let len = packet.len() as u16;
     packet[0] = 0x45;
@@ -74,7 +74,7 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
 }
 
 /// An open path that has answered its first probe now, and no more.
-fn active(start: Instant, now: Instant) -> Egress<u32> {
+pub(super) fn active(start: Instant, now: Instant) -> Egress<u32> {
     let mut egress = client(start);
     let path = &mut egress.lanes[0].path;
     let token = path.poll_probe(start, now).map_or(0, |probe| probe.token);

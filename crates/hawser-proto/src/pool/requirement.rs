@@ -100,6 +100,12 @@ impl Policer {
         }
     }
 
+    /// Holds to another requirement from now on; what is in the bucket stays, as far as it fits.
+    pub fn change(&mut self, requirement: Requirement) {
+        self.tokens = self.tokens.min(full(&requirement));
+        self.requirement = requirement;
+    }
+
     /// Whether a packet keeps to the requirement; one that does not uses nothing up.
     pub fn handle_packet(&mut self, bytes: u64, now: Instant) -> bool {
         let nanos = u128::from(self.requirement.rate().as_bps()) * now.since(self.since).as_nanos();

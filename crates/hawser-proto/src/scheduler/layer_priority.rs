@@ -27,7 +27,7 @@ use hawser_wire::data::FRAMING;
 use hawser_wire::layer::Layer;
 
 use super::earliest_delivery::arrival;
-use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, lowest_rate, wait};
+use super::{Choice, Demand, PathView, Scheduler, SurplusRoundRobin, channels, wait};
 use crate::pool::allocation::{self, Channel, FlowNeed, Need, Remainder, Shares};
 use crate::pool::requirement::{Observer, Requirement};
 
@@ -122,21 +122,7 @@ impl LayerPriority {
         }
         self.subflows
             .retain(|_, subflow| now.since(subflow.last) < FORGET);
-        let lowest = lowest_rate(paths);
-        let channels: Vec<Channel> = paths
-            .iter()
-            .map(|path| Channel {
-                id: path.id,
-                rate: if path.soon.is_known() {
-                    path.soon.rate()
-                } else {
-                    lowest
-                },
-                loss: path.loss,
-                delay: path.delay,
-            })
-            .collect();
-        self.share_out(&channels, now);
+        self.share_out(&channels(paths), now);
         self.planned = Some(Planned {
             at: now,
             paths: paths.iter().map(shown).collect(),

@@ -27,6 +27,8 @@ use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, PredictedRate, 
 use hawser_wire::data::Class;
 use hawser_wire::layer::Layer;
 
+use crate::pool::allocation::Channel;
+
 pub use backpressure::Backpressure;
 pub use earliest_delivery::EarliestDelivery;
 pub use independent_path::IndependentPath;
@@ -210,6 +212,22 @@ impl PathView {
 fn wait(paths: &[PathView], now: Instant) -> Choice {
     let paced = paths.iter().map(|path| path.ready_at).filter(|&at| at > now);
     Choice::Wait(paced.min().unwrap_or(Instant::FAR_FUTURE))
+}
+
+/// The paths as channels that may be given away.
+pub(crate) fn channels(paths: &[PathView]) -> Vec<Channel> {
+    let lowest = lowest_rate(paths);
+    let channel = |path: &PathView| Channel {
+        id: path.id,
+        rate: if path.soon.is_known() {
+            path.soon.rate()
+        } else {
+            lowest
+        },
+        loss: path.loss,
+        delay: path.delay,
+    };
+    paths.iter().map(channel).collect()
 }
 
 /// The lowest known rate: what a path of unknown rate counts as in a weighted discipline.

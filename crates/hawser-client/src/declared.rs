@@ -1,0 +1,168 @@
+//! Flows whose programs have declared what they send: heard of the kernel, told to this end of the
+//! tunnel, and forgotten when their sockets are gone.
+
+use std::io;
+
+use hawser_control::client::driver::Driver;
+use hawser_dataplane::{Change, SessionId};
+use hawser_linux::bpf::{self, Declarations, SocketOptions};
+use hawser_linux::sockets;
+use hawser_proto::egress::{Declaration, MOST_DECLARED};
+use hawser_proto::pool::allocation::Need;
+use hawser_proto::pool::requirement::Requirement;
+use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_wire::inner::FlowKey;
+
+use super::Client;
+
+/// How often it is looked whether the sockets are still there, while there are any.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long changes are gathered: a program that declares in a loop costs no more than this often.
+const GATHER: Duration = Duration::from_millis(50);
+
+#[derive(Default)]
+pub(super) struct Declared {
+    kernel: Option<Declarations>,
+    kept: Vec<Kept>,
+    /// Something is to be told since then.
+    changed_at: Option<Instant>,
+    looked_at: Instant,
+}
+
+struct Kept {
+    declaration: Declaration,
+    /// The kernel has told of its socket; where it cannot, nothing follows from its silence.
+    is_seen: bool,
+}
+
+impl Kept {
+    fn is_gone(&self) -> bool {
+        self.is_seen && matches!(is_there(&self.declaration.key), Ok(false))
+    }
+}
+
+impl Declared {
+    pub(super) fn listen(options: Option<&mut SocketOptions>) -> Self {
+        let kernel = options.map_or(Ok(None), SocketOptions::listen);
+        let kernel = kernel.inspect_err(|error| tracing::warn!(%error, "programs cannot declare rates"));
+        Self {
+            kernel: kernel.unwrap_or(None),
+            ..Self::default()
+        }
+    }
+
+    /// Waits for what a program declares.
+    pub(super) async fn next(&mut self) -> io::Result<bpf::Declared> {
+        match &mut self.kernel {
+            Some(kernel) => kernel.next().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn poll_timeout(&self) -> Option<Instant> {
+        let look = (!self.kept.is_empty()).then(|| self.looked_at + LOOK_EVERY);
+        let tell = self.changed_at.map(|at| at + GATHER);
+        look.into_iter().chain(tell).min()
+    }
+
+    fn handle(&mut self, declared: &bpf::Declared, now: Instant) {
+        let declaration = declaration(declared);
+        let known = self
+            .kept
+            .iter()
+            .position(|kept| kept.declaration.key == declaration.key);
+        match known {
+            Some(at) if self.kept[at].declaration == declaration => return,
+            Some(at) if declared.rate.bits_per_second == 0 => drop(self.kept.swap_remove(at)),
+            Some(at) => self.kept[at].declaration = declaration,
+            None if declared.rate.bits_per_second == 0 => return,
+            None => {
+                if self.kept.len() >= MOST_DECLARED {
+                    self.kept.retain(|kept| !kept.is_gone());
+                }
+                if self.kept.len() >= MOST_DECLARED {
+                    tracing::debug!(from = %declared.from, "not heeded: too many flows are declared");
+                    return;
+                }
+                let is_seen = is_there(&declaration.key).unwrap_or(false);
+                self.kept.push(Kept { declaration, is_seen });
+            }
+        }
+        self.changed_at.get_or_insert(now);
+    }
+
+    /// All flows, where they are to be told again.
+    fn handle_timeout(&mut self, now: Instant) -> bool {
+        if !self.kept.is_empty() && now >= self.looked_at + LOOK_EVERY {
+            self.looked_at = now;
+            let before = self.kept.len();
+            self.kept.retain(|kept| !kept.is_gone());
+            if self.kept.len() < before {
+                self.changed_at.get_or_insert(now);
+            }
+        }
+        self.changed_at.take_if(|at| now >= *at + GATHER).is_some()
+    }
+}
+
+impl Client {
+    pub(super) fn on_declared(&mut self, heard: io::Result<bpf::Declared>) {
+        let now = self.now();
+        match heard {
+            Ok(declared) => self.declared.handle(&declared, now),
+            Err(error) => {
+                tracing::warn!(%error, "programs cannot declare rates any more");
+                self.declared.kernel = None;
+            }
+        }
+    }
+
+    /// Tells both sessions what has changed.
+    pub(super) fn see_to_declared(&mut self) {
+        let now = self.now();
+        if self.declared.handle_timeout(now) {
+            for driver in self.drivers() {
+                if let Some(session) = driver.machine.session() {
+                    self.order_declared(driver, SessionId(session));
+                }
+            }
+        }
+    }
+
+    pub(super) fn order_declared(&self, driver: &Driver, session: SessionId) {
+        let flows = self.declared.kept.iter().map(|kept| kept.declaration).collect();
+        driver.order(Change::SetDeclared { session, flows });
+    }
+}
+
+fn is_there(key: &FlowKey) -> io::Result<bool> {
+    let from = (key.source, key.source_port).into();
+    let to = (key.destination, key.destination_port).into();
+    sockets::is_there(key.protocol, from, to)
+}
+
+fn declaration(declared: &bpf::Declared) -> Declaration {
+    let bpf::Declared {
+        protocol,
+        from,
+        to,
+        rate,
+    } = *declared;
+    let wait = u64::from(rate.longest_wait_ms);
+    Declaration {
+        key: FlowKey {
+            source: from.ip(),
+            destination: to.ip(),
+            protocol,
+            source_port: from.port(),
+            destination_port: to.port(),
+        },
+        need: Need {
+            traffic: Requirement::TokenBucket {
+                rate: Rate::from_bps(rate.bits_per_second.into()),
+                burst: Bytes(rate.burst_bytes.into()),
+            },
+            deadline: (wait > 0).then(|| Duration::from_millis(wait)),
+        },
+    }
+}
