@@ -185,9 +185,9 @@ pub const LOOK: Duration = Duration::from_millis(10);
 pub const MOST_LOOKS: usize = 64;
 
 /// The marks, in microseconds. The high one is what the kernel's queue for a station lets stand
-/// before it drops (`net/mac80211/tx.c`, the target of its CoDel): a mark beyond that is hardly ever
-/// reached, and the paper's 100 packets, 50 ms at 24 Mbit/s, were not at 24 of 69 onsets. The low one
-/// is the paper's 20 packets at that rate.
+/// before it drops (`net/mac80211/tx.c`, the target of its CoDel): a mark beyond that is hardly
+/// ever reached, and the paper's 100 packets, 50 ms at 24 Mbit/s, were not at 24 of 69 onsets. The
+/// low one is the paper's 20 packets at that rate.
 const MONITOR: MonitorConfig = MonitorConfig {
     low: 10_000,
     high: 20_000,
