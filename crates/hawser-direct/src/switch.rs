@@ -117,12 +117,10 @@ impl Direct {
         let Some(known) = &mut self.switch else {
             return Ok(());
         };
-        let wanted: BTreeMap<_, _> = self
-            .networks
-            .present()
-            .filter(|(number, _)| known.links.contains_key(number))
-            .map(|(number, network)| (number, (network.name.clone(), network.index)))
-            .collect();
+        let present = self.networks.present();
+        let linked = present.filter(|(number, _)| known.links.contains_key(number));
+        let mut wanted = BTreeMap::new();
+        wanted.extend(linked.map(|(number, network)| (number, (network.name.clone(), network.index))));
         for (number, port) in known.ports.clone() {
             if wanted.get(&number) != Some(&port) {
                 switch::remove_port(bridge, &port.0)?;

@@ -377,7 +377,8 @@ impl Waypoint {
         if self.relays.is_empty() {
             return;
         }
-        let present: BTreeSet<KeyHash> = self.guests.values().map(|guest| guest.key).collect();
+        let mut present = BTreeSet::new();
+        present.extend(self.guests.values().map(|guest| guest.key));
         let (store, policy) = (self.store.lock(), self.policy.borrow());
         let mut may: BTreeMap<KeyHash, bool> = BTreeMap::new();
         let mut over = Vec::new();

@@ -131,10 +131,15 @@ fn write_only_in(places: &[&Path]) -> Result<(), ConfineError> {
 
 fn forbid(duty: Duty) -> Result<(), ConfineError> {
     let failed = |error: &dyn std::error::Error| ConfineError::Calls(error.to_string());
-    let mut calls: BTreeMap<i64, Vec<_>> = FORBIDDEN.iter().map(|call| (*call, Vec::new())).collect();
-    if duty != Duty::Direct {
-        calls.insert(libc::SYS_bpf, Vec::new());
-    }
+    let mut calls = BTreeMap::new();
+    let bpf = (duty != Duty::Direct).then_some(libc::SYS_bpf);
+    calls.extend(
+        FORBIDDEN
+            .iter()
+            .copied()
+            .chain(bpf)
+            .map(|call| (call, Vec::new())),
+    );
     let refused = SeccompAction::Errno(libc::EPERM.unsigned_abs());
     let here = std::env::consts::ARCH.try_into();
     let here = here.map_err(|error: seccompiler::BackendError| failed(&error))?;

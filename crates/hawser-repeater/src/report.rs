@@ -109,7 +109,9 @@ impl Node {
     /// The name of each link that is up, by its index.
     fn names(&self) -> BTreeMap<u32, String> {
         let up = self.links.up();
-        up.map(|link| (link.index, link.name.clone())).collect()
+        let mut names = BTreeMap::new();
+        names.extend(up.map(|link| (link.index, link.name.clone())));
+        names
     }
 }
 

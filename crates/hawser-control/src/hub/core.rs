@@ -617,11 +617,12 @@ impl Core {
     pub(super) fn clients(&mut self) -> Vec<ClientStatus> {
         self.hold_against_store();
         let now = SystemTime::now();
-        let by_name: BTreeMap<_, _> = self
-            .sessions
-            .iter()
-            .map(|(id, session)| (session.name.as_str(), (*id, session.link.is_some())))
-            .collect();
+        let mut by_name = BTreeMap::new();
+        by_name.extend(
+            self.sessions
+                .iter()
+                .map(|(id, session)| (session.name.as_str(), (*id, session.link.is_some()))),
+        );
         let status = |client: &Client| {
             let session = by_name.get(client.name.as_str());
             ClientStatus {

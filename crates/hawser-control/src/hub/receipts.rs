@@ -93,7 +93,8 @@ impl Receipts {
     ) {
         let until_s = unix_s(now);
         if self.inherited.is_none() {
-            let inherited: BTreeMap<_, _> = carried.collect();
+            let mut inherited = BTreeMap::new();
+            inherited.extend(carried);
             for (path, run) in &mut self.runs {
                 run.before = inherited.get(path).copied().unwrap_or_default();
             }

@@ -457,11 +457,11 @@ impl Share {
             let Standing::Taking(taking) = &mut taker.standing else {
                 continue;
             };
-            let fitting = self.ways.values().filter_map(|way| {
+            let mut fitting = BTreeMap::new();
+            fitting.extend(self.ways.values().filter_map(|way| {
                 let (place, hub) = hub_over(way, &taking.hubs, taker.guest.from)?;
                 Some((way.number, (way, place, hub)))
-            });
-            let fitting: BTreeMap<u16, _> = fitting.collect();
+            }));
             taking.offers.retain(|number, offered| {
                 let is_there = fitting.contains_key(number);
                 if !is_there {

@@ -45,13 +45,12 @@ impl Model {
             return;
         }
         self.silence = None;
-        let now: BTreeMap<_, _> = lines(&status)
-            .into_iter()
-            .map(|line| (line.name.clone(), rates(&line)))
-            .collect();
-        self.rates.retain(|name, _| now.contains_key(name));
-        for (name, rates) in now {
-            let kept = self.rates.entry(name).or_default();
+        let now = lines(&status);
+        self.rates
+            .retain(|name, _| now.iter().any(|line| line.name == *name));
+        for line in now {
+            let rates = rates(&line);
+            let kept = self.rates.entry(line.name).or_default();
             if kept.len() == KEPT {
                 kept.pop_front();
             }
