@@ -238,6 +238,15 @@ mod tests {
         }
     }
 
+    fn listening(options: &mut SocketOptions) -> (tokio::runtime::Runtime, Declarations) {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()
+            .unwrap();
+        let kernel = runtime.block_on(async { options.listen() }).unwrap();
+        (runtime, kernel.expect("it answers"))
+    }
+
     fn refused(result: io::Result<()>) -> Option<i32> {
         result.unwrap_err().raw_os_error()
     }
@@ -247,14 +256,7 @@ mod tests {
         let Some((inside, mut options)) = begun(Becomes::TrafficClass) else {
             return;
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()
-            .unwrap();
-        let mut kernel = runtime
-            .block_on(async { options.listen() })
-            .unwrap()
-            .expect("it answers");
+        let (runtime, mut kernel) = listening(&mut options);
         for address in ["127.0.0.1:0", "[::1]:0"] {
             inside
                 .run(|| {
@@ -288,14 +290,7 @@ mod tests {
         let Some((inside, mut options)) = begun(Becomes::TrafficClass) else {
             return;
         };
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_io()
-            .build()
-            .unwrap();
-        let mut kernel = runtime
-            .block_on(async { options.listen() })
-            .unwrap()
-            .expect("it answers");
+        let (runtime, mut kernel) = listening(&mut options);
         inside
             .run(|| {
                 let socket = UdpSocket::bind("127.0.0.1:0")?;

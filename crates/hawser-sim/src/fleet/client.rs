@@ -414,7 +414,7 @@ impl World<'_> {
     }
 }
 
-/// The daemon's (`hawser-client/src/earlier.rs`): no path has worked for so long, or nothing has
+/// The daemon's (`hawser-client/src/second.rs`): no path has worked for so long, or nothing has
 /// gone on.
 const GIVEN_UP: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(900);
