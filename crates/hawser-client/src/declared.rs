@@ -17,7 +17,8 @@ use super::Client;
 
 /// How often it is looked whether the sockets are still there, while there are any.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
-/// How long changes are gathered: a program that declares in a loop costs no more than this often.
+/// How long changes are gathered, and how often sockets are looked for in vain: a program that
+/// declares in a loop costs no more than this often.
 const GATHER: Duration = Duration::from_millis(50);
 
 #[derive(Default)]
@@ -77,8 +78,8 @@ impl Declared {
             Some(at) => self.kept[at].declaration = declaration,
             None if declared.rate.bits_per_second == 0 => return,
             None => {
-                if self.kept.len() >= MOST_DECLARED {
-                    self.kept.retain(|kept| !kept.is_gone());
+                if self.kept.len() >= MOST_DECLARED && now >= self.looked_at + GATHER {
+                    self.forget_gone(now);
                 }
                 if self.kept.len() >= MOST_DECLARED {
                     tracing::debug!(from = %declared.from, "not heeded: too many flows are declared");
@@ -94,14 +95,19 @@ impl Declared {
     /// All flows, where they are to be told again.
     fn handle_timeout(&mut self, now: Instant) -> bool {
         if !self.kept.is_empty() && now >= self.looked_at + LOOK_EVERY {
-            self.looked_at = now;
-            let before = self.kept.len();
-            self.kept.retain(|kept| !kept.is_gone());
-            if self.kept.len() < before {
-                self.changed_at.get_or_insert(now);
-            }
+            self.forget_gone(now);
         }
         self.changed_at.take_if(|at| now >= *at + GATHER).is_some()
+    }
+
+    /// Forgets flows whose sockets are closed: a question to the kernel for each.
+    fn forget_gone(&mut self, now: Instant) {
+        self.looked_at = now;
+        let before = self.kept.len();
+        self.kept.retain(|kept| !kept.is_gone());
+        if self.kept.len() < before {
+            self.changed_at.get_or_insert(now);
+        }
     }
 }
 

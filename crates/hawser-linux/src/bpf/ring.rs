@@ -126,4 +126,5 @@ const RING: u32 = 27;
 const HEADER: usize = 8;
 /// Is being written.
 const BUSY: u32 = 1 << 31;
+/// Is to be skipped: only what was reserved can be, and our programs hand over whole records.
 const DISCARDED: u32 = 1 << 30;
