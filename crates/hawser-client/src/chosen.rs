@@ -1,6 +1,6 @@
-//! The hub that rules choose for some destinations, beside the one in use: a table `[[rule]]` with
-//! `hub`. Its session is the second one, if that is not needed for the connections that began at
-//! the hub before.
+//! The hub that is chosen for some destinations, beside the one in use: by a table `[[rule]]` with
+//! `hub`, or because they are reached sooner through it (`faster.rs`). Its session is the second
+//! one, if that is not needed for the connections that began at the hub before.
 //!
 //! Which hub that is says [`HubChoice`](hawser_proto::session::HubChoice); which flow goes there,
 //! the data plane ([`hawser_dataplane::Change::SetDestinations`]). While it does not answer, all
@@ -11,6 +11,7 @@ use std::time::Duration;
 use hawser_config::identity::KeyHash;
 use hawser_config::{ClientConfig, RuleConfig};
 use hawser_control::client::driver::fresh_index;
+use hawser_dataplane::Destinations;
 use hawser_proto::session::Left;
 use hawser_units::Net;
 use tokio::time::Instant;
@@ -20,10 +21,12 @@ use super::second::Second;
 use super::{Client, session_config};
 
 impl Hubs {
-    /// The further hub that rules choose.
-    fn chosen(&self, config: &ClientConfig) -> Option<KeyHash> {
+    /// The further hub that rules choose, else the one through which destinations are reached
+    /// sooner.
+    fn chosen(&self, config: &ClientConfig, faster: Option<KeyHash>) -> Option<KeyHash> {
         let named = config.rules.iter().filter_map(|rule| rule.hub.as_ref());
-        self.choice.chosen(named.filter_map(|name| self.called(&name.0)))
+        let named = named.filter_map(|name| self.called(&name.0));
+        self.choice.chosen(named.chain(faster))
     }
 
     /// Whether flows to these begin at a hub, if that is the second one: the first network that
@@ -46,9 +49,9 @@ impl Hubs {
 }
 
 impl Client {
-    /// Keeps the second session with the hub that rules choose; begins it where there is none.
+    /// Keeps the second session with the hub that is chosen; begins it where there is none.
     pub(super) fn see_to_chosen(&mut self) {
-        let chosen = self.hubs.chosen(&self.config);
+        let chosen = self.hubs.chosen(&self.config, self.faster_hub());
         if let Some(key) = chosen
             && self.second_at <= Instant::now()
             && self.driver.machine.session().is_some()
@@ -64,13 +67,11 @@ impl Client {
             }
             self.said_unknown = unknown;
         }
+        let hosts = self.reached_sooner();
         let Some(second) = &mut self.second else { return };
         let is_chosen = chosen == Some(second.key);
-        let destinations = if is_chosen {
-            self.hubs.destinations(second.key, &self.config)
-        } else {
-            Vec::new()
-        };
+        let nets = || self.hubs.destinations(second.key, &self.config);
+        let destinations = is_chosen.then(|| Destinations { nets: nets(), hosts });
         second.set_destinations(destinations, chosen.is_some() && !is_chosen);
     }
 
@@ -91,7 +92,7 @@ impl Client {
         if driver.networks.attached.is_empty() {
             return;
         }
-        tracing::info!(hub = self.hubs.place(key), "rules choose a second hub");
+        tracing::info!(hub = self.hubs.place(key), "a second hub, for some destinations");
         let fresh = Left {
             hub: key,
             is_leaving: false,

@@ -341,6 +341,7 @@ impl Hubs {
                 "round_trip_ms": round_trip.map(|trip| trip.as_secs_f64() * 1e3),
                 "finishing": second.map(|second| second.open_flows().unwrap_or(0)),
                 "by_rules": by_rules.collect::<Vec<_>>(),
+                "sooner": second.and_then(Second::reached_sooner),
                 "answers": second.map(|second| second.standing().is_well),
             })
         };
@@ -355,7 +356,7 @@ impl Client {
         if self.driver.machine.session().is_none() {
             self.hubs.choice.handle_absent(now);
         }
-        self.hubs.choice.set_nearest(self.config.hub == HubUse::Nearest);
+        self.hubs.choice.set_nearest(self.config.hub != HubUse::Stay);
         while let Some(step) = self.hubs.choice.poll(&self.sight(), now) {
             match step {
                 Step::Ask(hubs) => {

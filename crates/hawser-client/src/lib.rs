@@ -14,7 +14,7 @@
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
-//! | what goes through another hub meanwhile | `second.rs`; where rules choose it: `chosen.rs` |
+//! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
@@ -35,6 +35,7 @@ mod chosen;
 mod declared;
 pub mod doctor;
 mod fallback;
+mod faster;
 mod gateway;
 pub mod hubs;
 mod joined;
@@ -65,7 +66,7 @@ use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
 use hawser_control::report::PLANE_ENDED;
 use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId, Trial};
-use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside};
+use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside, finder};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
 use hawser_host::options::ClientOptions;
@@ -85,6 +86,7 @@ use hawser_wire::frame::Format;
 use caps::Caps;
 use declared::Declared;
 use fallback::Fallback;
+use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use nearest::Measuring;
@@ -169,9 +171,11 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         is_tunnel: !config.is_mixed(),
         dhcp: dhcp.stations(),
     });
-    let mut direct = None;
-    if config.is_mixed() {
+    let (mut direct, mut leading) = (None, None);
+    if config.runs_direct_beside() {
         let (beside, uplink) = beside();
+        let (led, finder) = finder();
+        leading = Some(Leading::new(led));
         tunnel.share(beside);
         direct = Some((parts.direct)(Shared {
             options: options.beside(),
@@ -181,6 +185,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
             usage: Rc::clone(&quotas.usage),
             leases: dhcp.view().clone(),
             uplink,
+            finder: Some(finder),
         }));
     }
     let plane = hawser_dataplane::start(DataPlaneConfig {
@@ -199,6 +204,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     let mut client = Client::new(options, config, hubs, (tunnel, quotas, pool), &plane);
     client.dhcp = Some(dhcp);
     client.radio = Some(radio);
+    client.leading = leading;
     client.intents = intents;
     client.declared = Declared::listen(client.intents.as_mut());
     let direct = async {
@@ -221,8 +227,10 @@ struct Client {
     hubs: Hubs,
     driver: Driver,
     /// Another hub: the one before, where connections go on that began there, or one that rules
-    /// choose.
+    /// choose, or through which destinations are reached sooner.
     second: Option<Second>,
+    /// What is found out of the latter.
+    leading: Option<Leading>,
     /// When a session with a hub that rules choose may begin, how often it has refused one since
     /// the last, and what was said of a hub that is not known.
     second_at: tokio::time::Instant,
@@ -282,6 +290,7 @@ impl Client {
             hubs,
             driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
             second: None,
+            leading: None,
             second_at: tokio::time::Instant::now(),
             second_refused: 0,
             said_unknown: None,
@@ -331,6 +340,10 @@ impl Client {
                     self.on_portal_news(news);
                     Next::Continue
                 }
+                placing = faster::next(&mut self.leading) => {
+                    self.on_placing(placing);
+                    Next::Continue
+                }
                 news = second::next(&mut self.second) => {
                     self.on_second(news);
                     Next::Continue
@@ -359,6 +372,7 @@ impl Client {
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_second();
+            self.see_to_leading();
             self.see_to_hubs();
             self.see_to_airtimes();
             self.see_to_declared();

@@ -2,7 +2,7 @@
 //! without dropping flows.
 
 use anyhow::bail;
-use hawser_config::{ClientConfig, differing, log_reload};
+use hawser_config::{ClientConfig, HubUse, differing, log_reload};
 use hawser_dataplane::{Change, SessionId};
 use hawser_host::control_socket::Request;
 use hawser_linux::netlink::changes;
@@ -64,6 +64,10 @@ impl Client {
             (
                 "via = \"direct\"",
                 self.config.is_mixed() && self.tunnel.beside().is_none(),
+            ),
+            (
+                "hub = \"faster\"",
+                self.config.hub == HubUse::Faster && self.tunnel.beside().is_none(),
             ),
         ];
         let restart = differing(&fixed);

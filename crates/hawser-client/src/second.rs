@@ -1,5 +1,5 @@
 //! The second session: with the hub before, for the connections that began there, which surface
-//! there and nowhere else; or with a hub that rules choose for some destinations (`chosen.rs`).
+//! there and nowhere else; or with a hub that is chosen for some destinations (`chosen.rs`).
 //!
 //! Hubs of a fleet give a client the same inner addresses, so both sessions share the interface.
 //! Which flow goes through which is the data plane's to know ([`Change::BeginWith`],
@@ -8,10 +8,10 @@
 //!
 //! Its hub may lose the session, by a crash or with its machine; the client begins another one
 //! there, in which the connections go on. It ends when its hub ends it, when no path has worked for
-//! [`GIVEN_UP`], and, where rules do not choose that hub, when nothing has gone on there for
-//! [`QUIET`] (at once where the hub will be taken down, or rules choose another). What is left then
-//! of connections goes to the hub in use, whose network refuses it, so that applications hear of
-//! it. Where rules choose that hub, another session with it begins.
+//! [`GIVEN_UP`], and, where that hub is not chosen, when nothing has gone on there for [`QUIET`]
+//! (at once where the hub will be taken down, or another is chosen). What is left then of
+//! connections goes to the hub in use, whose network refuses it, so that applications hear of it.
+//! Where that hub is chosen, another session with it begins.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -20,10 +20,10 @@ use hawser_config::HubUse;
 use hawser_config::identity::KeyHash;
 use hawser_control::client::driver::{Driver, Happened, Told, Want, fresh_index};
 use hawser_control::client::{ConnectError, Established};
-use hawser_dataplane::{Change, Command, Event, SessionId};
+use hawser_dataplane::{Change, Command, Destinations, Event, SessionId};
 use hawser_linux::netlink;
 use hawser_proto::session::{Before, Left};
-use hawser_units::{Net, NetworkId};
+use hawser_units::NetworkId;
 use hawser_wire::control::CloseReason;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -38,9 +38,9 @@ pub(super) struct Second {
     driver: Driver,
     /// It has been let in there.
     has_begun: bool,
-    /// Whether flows to these begin there: the first that holds a destination decides.
-    destinations: Vec<(Net, bool)>,
-    /// Rules choose another hub, which comes in its place.
+    /// It is chosen: flows to these begin there.
+    destinations: Option<Destinations>,
+    /// Another hub is chosen, and comes in its place.
     is_in_the_way: bool,
     /// It will be taken down.
     is_leaving: bool,
@@ -59,7 +59,7 @@ pub(super) struct Second {
 pub(super) struct Shown {
     /// Its session.
     pub(super) session: Option<u64>,
-    destinations: Vec<(Net, bool)>,
+    destinations: Destinations,
 }
 
 impl Shown {
@@ -67,10 +67,11 @@ impl Shown {
     pub(super) fn why(&self, flow: &str) -> String {
         let to = flow.rsplit(' ').next().unwrap_or_default();
         let with_port = to.parse::<SocketAddr>().map(|to| to.ip());
-        let mut all = self.destinations.iter();
+        let mut nets = self.destinations.nets.iter();
         match with_port.or_else(|_| to.parse::<IpAddr>()) {
-            Ok(to) => match all.find(|(net, _)| net.contains(to)) {
+            Ok(to) => match nets.find(|(net, _)| net.contains(to)) {
                 Some((net, true)) => format!("a rule says so (to {net})"),
+                None if self.destinations.hosts.contains(&to) => SOONER.to_owned(),
                 Some((_, false)) | None => BEGAN_THERE.to_owned(),
             },
             Err(_) => BEGAN_THERE.to_owned(),
@@ -106,7 +107,7 @@ impl Second {
             is_leaving: left.is_leaving,
             silent_since: left.silent_since.map(|since| driver.at(since)),
             has_begun: driver.machine.session().is_some(),
-            destinations: Vec::new(),
+            destinations: None,
             is_in_the_way: false,
             driver,
             quiet_since: None,
@@ -139,18 +140,30 @@ impl Second {
 
     /// Whether flows begin there.
     fn is_chosen(&self) -> bool {
-        !self.destinations.is_empty()
+        self.destinations.is_some()
     }
 
-    /// Rules choose these destinations for it; none: they choose `another` hub, or none at all.
-    pub(super) fn set_destinations(&mut self, destinations: Vec<(Net, bool)>, another: bool) {
-        let wanted = if self.is_leaving { Vec::new() } else { destinations };
+    /// Whether they arrive there.
+    pub(super) fn is_open(&self) -> bool {
+        self.is_chosen() && self.has_begun && self.standing().is_well
+    }
+
+    /// For status: of how many destinations it is known that they are reached sooner there.
+    pub(super) fn reached_sooner(&self) -> Option<usize> {
+        self.destinations.as_ref().map(|chosen| chosen.hosts.len())
+    }
+
+    /// It is chosen for these destinations; `None`: `another` hub is chosen, or none at all.
+    pub(super) fn set_destinations(&mut self, destinations: Option<Destinations>, another: bool) {
+        let wanted = destinations.filter(|_| !self.is_leaving);
         let is_same = wanted == self.destinations;
         if is_same && another == self.is_in_the_way {
             return;
         }
-        // Something may have begun since the last look.
-        (self.quiet_since, self.look_at) = (None, Instant::now());
+        if wanted.is_some() != self.is_chosen() || another != self.is_in_the_way {
+            // Something may have begun since the last look.
+            (self.quiet_since, self.look_at) = (None, Instant::now());
+        }
         self.is_in_the_way = another;
         self.destinations = wanted;
         if !is_same {
@@ -160,7 +173,7 @@ impl Second {
 
     fn order_destinations(&self) {
         if let Some(session) = self.driver.machine.session().map(SessionId) {
-            let destinations = self.destinations.clone();
+            let destinations = self.destinations.clone().unwrap_or_default();
             self.driver.order(Change::SetDestinations {
                 session,
                 destinations,
@@ -172,7 +185,7 @@ impl Second {
     pub(super) fn shown(&self) -> Shown {
         Shown {
             session: self.driver.machine.session(),
-            destinations: self.destinations.clone(),
+            destinations: self.destinations.clone().unwrap_or_default(),
         }
     }
 
@@ -276,7 +289,7 @@ impl Client {
                 second.order_destinations();
             }
         }
-        if self.config.hub == HubUse::Nearest
+        if self.config.hub != HubUse::Stay
             && let Err(error) = self.hubs.begin_next_with_current(&self.options.dir)
         {
             tracing::warn!(error = format!("{error:#}"), "the next start is with another hub");
@@ -515,13 +528,14 @@ impl Client {
 }
 
 const BEGAN_THERE: &str = "it began there";
+const SOONER: &str = "its destination is reached sooner there";
 /// Nothing has gone on for so long: longer than people leave a terminal, whose connection says
 /// nothing meanwhile.
 const QUIET: Duration = Duration::from_secs(15 * 60);
 /// No path has worked for so long: longer than most tunnels on the way, and less than people wait
 /// for an answer.
 const GIVEN_UP: Duration = Duration::from_secs(10);
-/// From the end of a session to the next one with a hub that rules choose: as long as between
+/// From the end of a session to the next one with a hub that is chosen: as long as between
 /// tries of a hub that is out of reach.
 const BEGIN_AGAIN: Duration = Duration::from_secs(5);
 /// That is doubled so often where the hub does not let this client in: it may not have heard yet
@@ -539,11 +553,12 @@ mod tests {
     use std::sync::Arc;
 
     use hawser_proto::session::SessionConfig;
+    use hawser_units::Net;
 
     use super::*;
 
     #[test]
-    fn ends_when_nothing_goes_on_there_unless_rules_choose_it() {
+    fn ends_when_nothing_goes_on_there_unless_it_is_chosen() {
         let left = Left {
             hub: KeyHash([1; 32]),
             is_leaving: false,
@@ -555,18 +570,23 @@ mod tests {
         let ended = |second: &Second, after| second.is_over(now + after).is_some();
         second.quiet_since = Some(now);
         assert!(ended(&second, QUIET) && !ended(&second, QUIET / 2));
-        let all = vec![(Net::host([203, 0, 113, 7]), true)];
-        second.set_destinations(all.clone(), false);
+        let all = || {
+            Some(Destinations {
+                nets: vec![(Net::host([203, 0, 113, 7]), true)],
+                ..Destinations::default()
+            })
+        };
+        second.set_destinations(all(), false);
         second.quiet_since = Some(now);
         assert!(!ended(&second, 2 * QUIET));
-        // Rules choose another: it goes as soon as a look has shown that nothing goes on there.
-        second.set_destinations(Vec::new(), true);
+        // Another is chosen: it goes as soon as a look has shown that nothing goes on there.
+        second.set_destinations(None, true);
         assert!(!ended(&second, QUIET));
         second.quiet_since = Some(now);
         assert!(ended(&second, Duration::ZERO));
-        second.set_destinations(all, false);
+        second.set_destinations(all(), false);
         second.is_leaving = true;
-        second.set_destinations(vec![(Net::host([203, 0, 113, 7]), true)], false);
+        second.set_destinations(all(), false);
         assert!(!second.is_chosen(), "nothing begins at a hub that goes");
         second.is_leaving = false;
         second.silent_since = Some(now);
@@ -574,15 +594,20 @@ mod tests {
     }
 
     #[test]
-    fn tells_of_a_flow_whether_a_rule_is_for_it() {
+    fn tells_of_a_flow_why_it_goes_there() {
         let net = |text: &str| -> Net { text.parse().expect("a network") };
         let shown = Shown {
             session: Some(1),
-            destinations: vec![
-                (net("203.0.113.7"), false),
-                (net("203.0.113.0/24"), true),
-                (net("2001:db8::/32"), true),
-            ],
+            destinations: Destinations {
+                nets: vec![
+                    (net("203.0.113.7"), false),
+                    (net("203.0.113.0/24"), true),
+                    (net("2001:db8::/32"), true),
+                ],
+                hosts: ["203.0.113.7", "198.51.100.3"]
+                    .map(|host| host.parse().expect("an address"))
+                    .into(),
+            },
         };
         let by_rule = "a rule says so (to 203.0.113.0/24)";
         for (flow, why) in [
@@ -590,6 +615,7 @@ mod tests {
             ("icmp 100.96.0.2 -> 203.0.113.2", by_rule),
             ("tcp 100.96.0.2:5 -> 203.0.113.7:80", BEGAN_THERE),
             ("tcp 100.96.0.2:5 -> 198.51.100.2:80", BEGAN_THERE),
+            ("tcp 100.96.0.2:5 -> 198.51.100.3:80", SOONER),
             (
                 "udp [fd00::2]:5 -> [2001:db8::2]:53",
                 "a rule says so (to 2001:db8::/32)",

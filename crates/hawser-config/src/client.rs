@@ -60,7 +60,9 @@ pub struct ClientConfig {
     pub rules: Vec<RuleConfig>,
     /// The way where UDP is blocked.
     pub tls: TlsConfig,
-    /// Which hub of a fleet is used: `nearest` by the round trip, or the one in use (`stay`).
+    /// Which hub of a fleet is used: `nearest` by the round trip, the one in use (`stay`), or
+    /// beside the nearest another one for destinations that are reached sooner through it
+    /// (`faster`).
     pub hub: HubUse,
     /// Whose ways out are taken beside this machine's own.
     pub pool: PoolConfig,
@@ -173,25 +175,25 @@ impl ClientConfig {
                 "[[port_forward]] needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
             );
         }
-        if !self.port_forwards.is_empty() && self.is_mixed() {
+        if !self.port_forwards.is_empty() && self.runs_direct_beside() {
             return Some(
-                "[[port_forward]] does not go with rules that say via = \"direct\" yet: take one of them out",
+                "[[port_forward]] does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
             );
         }
         if !self.subnets.is_empty() && !self.forward.is_on() {
             return Some("subnets needs forward = true, or the names of the LANs: forward = [\"br-lan\"]");
         }
-        if !self.subnets.is_empty() && self.is_mixed() {
+        if !self.subnets.is_empty() && self.runs_direct_beside() {
             return Some(
-                "subnets does not go with rules that say via = \"direct\" yet: take one of them out",
+                "subnets does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
             );
         }
-        if !self.is_mixed() {
+        if !self.runs_direct_beside() {
             return None;
         }
         if self.direct.dataplane == Dataplane::OpenVSwitch {
             return Some(
-                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or rules with via = \"direct\"",
+                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or hub = \"faster\" and rules with via = \"direct\"",
             );
         }
         self.unfit_domains()
@@ -209,6 +211,13 @@ impl ClientConfig {
     pub fn is_mixed(&self) -> bool {
         let mut rules = self.rules.iter();
         rules.any(|rule| rule.is_via(Via::Direct) || rule.is_via(Via::Faster))
+    }
+
+    /// Whether direct mode runs beside a client of a hub: it sends flows past the hub, and finds
+    /// out by which way destinations are reached sooner.
+    #[must_use]
+    pub fn runs_direct_beside(&self) -> bool {
+        self.is_mixed() || self.hub == HubUse::Faster
     }
 
     /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and

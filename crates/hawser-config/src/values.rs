@@ -462,6 +462,8 @@ pub enum HubUse {
     Nearest,
     /// The one in use, for as long as it answers.
     Stay,
+    /// The nearest, and another one for destinations that are reached sooner through it.
+    Faster,
 }
 
 /// Who sees to the IPv4 address of a network.

@@ -136,6 +136,7 @@ fn name(command: &Command) -> &'static str {
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
             | Change::SetDestinations { .. }
+            | Change::Place { .. }
             | Change::AddSocket { .. }
             | Change::RemoveSocket { .. }
             | Change::RebindPath { .. }

@@ -113,6 +113,7 @@ impl Dispatch {
             Change::BeginWith { session }
             | Change::GoOnWith { session }
             | Change::SetDestinations { session, .. }
+            | Change::Place { session, .. }
             | Change::InstallKeys { session, .. }
             | Change::OpenPath { session, .. }
             | Change::RebindPath { session, .. }

@@ -240,6 +240,7 @@ impl Sender {
                 session,
                 destinations,
             } => self.sessions.set_destinations(*session, destinations),
+            Change::Place { session, flow } => self.sessions.place(*session, *flow),
             Change::RestoreSession {
                 session,
                 inner,

@@ -505,6 +505,7 @@ impl Receiving {
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
             | Change::SetDestinations { .. }
+            | Change::Place { .. }
             | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }

@@ -29,6 +29,7 @@ mod sync {
     pub(super) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 }
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -48,6 +49,7 @@ use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
 use hawser_wire::frame::Format;
+use hawser_wire::inner::FlowKey;
 use hawser_wire::layer;
 use hawser_wire::preference::Preference;
 
@@ -97,6 +99,15 @@ pub fn preferred_cipher() -> Cipher {
     } else {
         Cipher::ChaCha20Poly1305
     }
+}
+
+/// Where flows begin in the second session of a client.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Destinations {
+    /// The first network that holds a destination decides: whether so or not.
+    pub nets: Vec<(Net, bool)>,
+    /// More of them, of which no network says anything.
+    pub hosts: BTreeSet<IpAddr>,
 }
 
 /// A change that both threads carry out, each for its direction.
@@ -155,8 +166,16 @@ pub enum Change {
     SetDestinations {
         /// Which.
         session: SessionId,
-        /// The first network that holds a destination decides: whether so or not.
-        destinations: Vec<(Net, bool)>,
+        /// Which.
+        destinations: Destinations,
+    },
+    /// Lets a connection begin in a session, whatever is said of its destination, on a client that
+    /// has two.
+    Place {
+        /// Which.
+        session: SessionId,
+        /// The connection, of which no packet has been sent yet.
+        flow: FlowKey,
     },
     /// Adds the keys of an epoch; the previous epoch stays valid for receiving for a while.
     InstallKeys {

@@ -21,14 +21,14 @@ use hawser_proto::flow::Run;
 use hawser_proto::tunnel::{self, Buffers, Burst, Role, Sending};
 use hawser_units::{Bytes, Instant, Net, PathId};
 use hawser_wire::frame::Format;
-use hawser_wire::inner;
+use hawser_wire::inner::{self, FlowKey};
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
 use super::crypto::DataKey;
 use super::lane::Lane;
 use super::pool::{BufferId, Pool};
 use super::share::Share;
-use super::{Event, SessionId};
+use super::{Destinations, Event, SessionId};
 
 mod choice;
 mod handover;
@@ -187,9 +187,16 @@ impl Sessions {
     }
 
     /// Flows to these destinations begin in that session, beside the one where all others do.
-    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: &[(Net, bool)]) {
+    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: &Destinations) {
         if self.all.contains_key(&name) {
-            self.choice.set_destinations(name, destinations.to_vec());
+            self.choice.set_destinations(name, destinations.clone());
+        }
+    }
+
+    /// A connection begins in that session.
+    pub(super) fn place(&mut self, name: SessionId, flow: FlowKey) {
+        if self.all.contains_key(&name) {
+            self.choice.place(name, flow);
         }
     }
 

@@ -74,6 +74,7 @@ pub fn run_beside(shared: Shared) -> Local<'static, Result<()>> {
         usage,
         leases,
         mut uplink,
+        finder,
     } = shared;
     Box::pin(async move {
         let mut asked = uplink.take_requests();
@@ -84,6 +85,7 @@ pub fn run_beside(shared: Shared) -> Local<'static, Result<()>> {
             usage,
             (Box::new(uplink), leases),
         );
+        direct.faster.finder = finder;
         direct.run(&mut asked, None).await
     })
 }

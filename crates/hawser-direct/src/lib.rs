@@ -73,13 +73,13 @@ use hawser_host::system_bus::SystemBus;
 use hawser_host::usage::Usage;
 use hawser_host::{history, metrics};
 use hawser_linux::bpf::{self, Becomes, SocketOptions};
-use hawser_linux::direct::{Intent, Ruleset, TABLE, TUNNEL, mark};
+use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
 use hawser_linux::netlink::{Network, Watch, traffic};
 use hawser_linux::switch::set_mtu;
 use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
 use hawser_steer::policy::conditions::NetworkFacts;
-use hawser_units::{Duration, Instant, NetworkId};
+use hawser_units::{Duration, Instant};
 use tokio::sync::mpsc;
 
 use added::Added;
@@ -90,7 +90,7 @@ use naming::Naming;
 use networks::Networks;
 use probe::Heard;
 use release::Releases;
-use rules::Rules;
+use rules::{Rules, THROUGH_FURTHER, THROUGH_HUB, any_hub};
 use switch::Switch;
 
 use beside::{Alone, Beside};
@@ -287,6 +287,7 @@ impl Direct {
                     Next::Continue
                 }
                 Some(asked) = requests.recv() => self.on_asked(asked).await,
+                () = self.faster.next() => Next::Continue,
                 () = self.beside.next() => {
                     self.on_tunnel().await?;
                     Next::Continue
@@ -564,7 +565,12 @@ impl Direct {
         if let Some(switch) = &self.switch {
             candidates.retain(|id, _| u8::try_from(id.0).is_ok_and(|number| switch.reaches(number)));
         }
-        candidates.extend(tunnel.map(|tunnel| (NetworkId(u32::from(TUNNEL)), tunnel)));
+        let hubs = [
+            Some(THROUGH_HUB),
+            any_hub(config, self.beside.has_hub()).then_some(THROUGH_FURTHER),
+        ];
+        let hubs = hubs.into_iter().flatten();
+        candidates.extend(hubs.filter_map(|way| Some((way, tunnel.clone()?))));
         self.rules.handle_facts(known.device);
         self.rules.handle_networks(candidates, now);
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::Context;
 use hawser_linux::conntrack::Connection;
-use hawser_linux::direct::{MARK, MARK_MASK, TUNNEL, mark, read_mark};
+use hawser_linux::direct::{FURTHER, MARK, MARK_MASK, TUNNEL, mark, read_mark};
 use hawser_steer::policy::Kind;
 use hawser_steer::reachability::State;
 use serde_json::{Value, json};
@@ -56,6 +56,7 @@ impl Direct {
             "moving": self.moving.status(),
             "facts": self.facts(),
             "destinations": self.destinations(),
+            "leads_past": self.config.is_mixed(),
             "rules": self
                 .rules
                 .holding(&self.config)
@@ -160,7 +161,7 @@ impl Direct {
     /// A flow through the tunnel beside; `None` where that is not what the mark says.
     fn through_hub(&self, description: String, connection: &Connection) -> Option<Value> {
         let [_, _, reason, number] = connection.mark.to_be_bytes();
-        (number == TUNNEL).then(|| {
+        [TUNNEL, FURTHER].contains(&number).then(|| {
             json!({
                 "flow": description,
                 "via": "hub",

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::path::Path;
 
-use hawser_config::{ClientConfig, NetworkChoice, RuleConfig, Via};
-use hawser_linux::direct::{Choice, Intent, Match, Port, Ruleset, TUNNEL, reason};
+use hawser_config::{ClientConfig, HubUse, NetworkChoice, RuleConfig, Via};
+use hawser_linux::direct::{Choice, FURTHER, Intent, Match, Port, Ruleset, TUNNEL, reason};
 use hawser_linux::netlink::{self, NextHop};
 use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
 use hawser_steer::names::Set;
@@ -79,7 +79,11 @@ impl Rules {
                     ..rule.flows.clone()
                 },
                 is_possible: true,
-                by_destination: rule.via(self.has_hub) == Via::Faster,
+                by_destination: match rule.via(self.has_hub) {
+                    Via::Faster => true,
+                    Via::Hub => any_hub(config, self.has_hub) && rule.by_hub().is_none(),
+                    Via::Direct => false,
+                },
             };
             self.lines.push(line);
         }
@@ -99,7 +103,7 @@ impl Rules {
             reason: reason::DEFAULT,
             flows: Match::default(),
             is_possible: true,
-            by_destination: false,
+            by_destination: any_hub(config, self.has_hub),
         });
         self.look_at_cgroups();
     }
@@ -300,13 +304,14 @@ pub(super) fn set_name(set: Set) -> String {
     }
 }
 
-/// The set of destinations that are reached sooner past the hub, over this network.
+/// The set of destinations that are reached sooner past the hub in use, over this network or
+/// through the further hub.
 pub(super) fn past_set(number: u8) -> String {
     format!("past_{number}")
 }
 
-/// A choice for each network, for the destinations that it reaches sooner; the tunnel for all
-/// others, or the networks in turn where there is none.
+/// A choice for each network and the further hub, for the destinations that it reaches sooner; the
+/// hub in use for all others, or the networks in turn where there is none.
 fn by_destination(choice: Choice) -> Vec<Choice> {
     let only = |number: u8| {
         let turns = choice.turns.each_ref();
@@ -425,11 +430,12 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
     let rules = config.rules.iter().map(|rule| Wish {
         when: rule.when.clone(),
         way: match rule.via(has_hub) {
-            Via::Hub => through_hub(),
+            Via::Hub if rule.by_hub().is_some() => through_hub_in_use(),
+            Via::Hub => through_hub(config, has_hub),
             Via::Direct => over_networks(rule, config, names, has_hub),
             Via::Faster => {
                 let mut among = named_networks(rule, names);
-                among.push(Selector::Network(THROUGH_HUB));
+                among.extend(hubs(config, has_hub));
                 Way::Spread(among, Measure::Even)
             }
         },
@@ -444,7 +450,7 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
         Intent::Cheap => spread(Measure::Cost),
     });
     let default = if has_hub {
-        through_hub()
+        through_hub(config, has_hub)
     } else {
         spread(config.direct.spread.0)
     };
@@ -461,8 +467,25 @@ fn intents(has_hub: bool) -> impl Iterator<Item = Intent> {
 
 /// As the machine knows the tunnel.
 pub(super) const THROUGH_HUB: NetworkId = NetworkId(TUNNEL as u32);
+/// The same, where it leads through a further hub.
+pub(super) const THROUGH_FURTHER: NetworkId = NetworkId(FURTHER as u32);
 
-fn through_hub() -> Way {
+/// Whether it hangs on the destination through which hub flows go.
+pub(super) fn any_hub(config: &ClientConfig, has_hub: bool) -> bool {
+    has_hub && config.hub == HubUse::Faster
+}
+
+/// The hubs that flows may take, of which no rule names one.
+fn hubs(config: &ClientConfig, has_hub: bool) -> impl Iterator<Item = Selector> {
+    let further = any_hub(config, has_hub).then_some(THROUGH_FURTHER);
+    [THROUGH_HUB].into_iter().chain(further).map(Selector::Network)
+}
+
+fn through_hub(config: &ClientConfig, has_hub: bool) -> Way {
+    Way::Spread(hubs(config, has_hub).collect(), Measure::Even)
+}
+
+fn through_hub_in_use() -> Way {
     Way::Prefer(vec![Selector::Network(THROUGH_HUB)])
 }
 

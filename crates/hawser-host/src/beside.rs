@@ -7,9 +7,12 @@
 //! - [`Beside`] and [`Uplink`]: the two ends between a client and direct mode on its thread
 //!   (`hawser-direct`). To direct mode the tunnel is one more way out, which comes, changes, and
 //!   takes all flows of which no rule says otherwise.
+//! - [`Led`] and [`Finder`]: the same two, where it is found out through which hub of a fleet
+//!   destinations are reached sooner (`hub = "faster"`). The client has the sessions and leads
+//!   flows; direct mode sees what flows carry, and decides.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,7 +23,9 @@ use anyhow::Result;
 use hawser_config::ClientConfig;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
+use hawser_units::{Duration, NetworkId};
 use hawser_wire::airtime::Airtime;
+use hawser_wire::inner::FlowKey;
 use serde_json::Value;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -169,6 +174,87 @@ impl Uplink {
     }
 }
 
+/// The hubs of a fleet, by the number of the way through each ([`FIRST_HUB`] and up).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fleet {
+    /// The one in use, through which all flows go of which nothing else is known.
+    pub in_use: Option<NetworkId>,
+    /// Those that may have a session beside it.
+    pub others: BTreeMap<NetworkId, OtherHub>,
+}
+
+/// A hub beside the one in use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherHub {
+    /// How it is called.
+    pub name: String,
+    /// How long it takes to answer; `None` before that was measured.
+    pub round_trip: Option<Duration>,
+    /// It has a session, and a path of it works: flows may begin there.
+    pub is_open: bool,
+}
+
+/// What was found out of hubs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// This one should have a session.
+    pub wanted: Option<NetworkId>,
+    /// Flows to these are to begin at the hub that has one.
+    pub through: BTreeSet<IpAddr>,
+}
+
+/// A connection of which the client is to see that it begins through one of the hubs.
+pub struct Placing {
+    /// The way, of the hub in use or of one that has a session.
+    pub way: NetworkId,
+    /// The connection.
+    pub flow: FlowKey,
+    /// Told when that has been seen to; dropped where it cannot be.
+    pub done: oneshot::Sender<()>,
+}
+
+/// The client's end.
+pub struct Led {
+    /// Says which hubs there are.
+    pub fleet: watch::Sender<Fleet>,
+    /// Hears what was found out.
+    pub found: watch::Receiver<Found>,
+    /// Hears of connections that are to begin through one of the hubs.
+    pub placings: mpsc::Receiver<Placing>,
+}
+
+/// Direct mode's end.
+pub struct Finder {
+    /// Hears which hubs there are.
+    pub fleet: watch::Receiver<Fleet>,
+    /// Says what was found out.
+    pub found: watch::Sender<Found>,
+    /// Asks that connections begin through one of the hubs.
+    pub placings: mpsc::Sender<Placing>,
+}
+
+/// Both ends.
+#[must_use]
+pub fn finder() -> (Led, Finder) {
+    let (fleet, hubs) = watch::channel(Fleet::default());
+    let (tell, found) = watch::channel(Found::default());
+    let (place, placings) = mpsc::channel(MOST_WAITING);
+    let led = Led {
+        fleet,
+        found,
+        placings,
+    };
+    let finder = Finder {
+        fleet: hubs,
+        found: tell,
+        placings: place,
+    };
+    (led, finder)
+}
+
+/// The number of the way through the first hub: beyond those of networks, which are bytes.
+pub const FIRST_HUB: u32 = 256;
+
 /// What a client shares with direct mode beside it.
 pub struct Shared {
     /// How the client is run.
@@ -185,6 +271,8 @@ pub struct Shared {
     pub leases: dhcp::View,
     /// Direct mode's end.
     pub uplink: Uplink,
+    /// The same of what is found out of hubs, where that is to be.
+    pub finder: Option<Finder>,
 }
 
 /// Runs direct mode beside a client until that ends.

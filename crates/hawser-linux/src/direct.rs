@@ -6,7 +6,7 @@
 //! the network and the reason:
 //!
 //! ```text
-//!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub; 0: none asked for; 1: Hawser's own packets
+//!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub, 252: to a further one; 0: none asked for; 1: Hawser's own packets
 //!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
 //! ```
 //!
@@ -48,6 +48,9 @@ pub const NUMBERS: std::ops::RangeInclusive<u8> = 2..=250;
 /// In the place of a network's number: the tunnel to a hub, whose device is the interface that
 /// applications see.
 pub const TUNNEL: u8 = 251;
+/// In the place of a network's number: the same device, where the tunnel leads flows through a
+/// further hub of the fleet. The kernel treats both alike, and tells their flows apart.
+pub const FURTHER: u8 = 252;
 
 /// Why a flow is where it is: the second byte of its mark.
 pub mod reason {
@@ -412,7 +415,7 @@ impl Ruleset {
         devices.push("\"lo\"".to_owned());
         let mut own = String::new();
         if self.has_tunnel() {
-            own = format!(" meta mark & {NETWORK_MASK:#x} != {:#x}", mark(0, TUNNEL));
+            own = format!(" meta mark & {NETWORK_MASK:#x} != {}", marks(TUNNEL));
         } else {
             devices.push(format!("\"{interface}\""));
         }
@@ -466,12 +469,12 @@ chain forward {{
             addresses,
         } in &self.networks
         {
-            let mark = mark(0, *number);
+            let marks = marks(*number);
             for address in addresses {
                 let (version, ip) = (nft::version(*address), nft::family(*address));
                 let _ = writeln!(
                     text,
-                    "  oifname \"{device}\" meta nfproto {version} meta mark & {NETWORK_MASK:#x} == {mark:#x} snat {ip} to {address}"
+                    "  oifname \"{device}\" meta nfproto {version} meta mark & {NETWORK_MASK:#x} == {marks} snat {ip} to {address}"
                 );
             }
         }
@@ -489,6 +492,16 @@ const SET_SIZE: u32 = 8192;
 /// A TCP connection that nobody remembers was on a network that is gone. Its end hears so, where
 /// another network would only swallow what it says.
 const BROKEN: &str = "tcp flags & (syn | ack | rst) != syn reject with tcp reset";
+
+/// The marks of flows on a network, whatever the reason, as nft compares with them.
+fn marks(number: u8) -> String {
+    let own = mark(0, number);
+    if number == TUNNEL {
+        format!("{{ {own:#x}, {:#x} }}", mark(0, FURTHER))
+    } else {
+        format!("{own:#x}")
+    }
+}
 
 fn chain_name(index: usize, family: usize) -> String {
     format!("turns_{index}_{}", if family == 0 { "v4" } else { "v6" })

@@ -1,8 +1,8 @@
-//! By which way a destination is reached sooner: through the hub, or past it over one of the
-//! networks.
+//! By which way a destination is reached sooner: through the hub in use, through another one of its
+//! fleet, or past them over one of the networks.
 //!
-//! It starts with every destination through the hub, until a transfer was seen. The driver shows it
-//! the flows of rules that leave the choice open, tries a connection over each way when it asks for
+//! It starts with every destination through the hub in use, until a transfer was seen. The driver
+//! shows it the flows whose way is left open, tries a connection over each way when it asks for
 //! that, and is told by [`Destinations::poll_event`] which way a destination's next flows should
 //! take. A flow that has begun stays where it is.
 //!
@@ -30,6 +30,7 @@
 //! as slow; transfers shorter than some 0.3 s tell no rate; stalls of what is sent are not counted.
 //! Addresses behind which there are many servers are one destination.
 
+mod further;
 mod transfer;
 
 #[cfg(test)]
@@ -40,6 +41,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use hawser_units::{Duration, Instant, NetworkId, Rate};
 
+use further::Further;
 use transfer::Transfers;
 
 /// What a way may carry.
@@ -92,7 +94,7 @@ pub struct Probe {
 pub struct Change {
     /// The destination.
     pub address: IpAddr,
-    /// The network that they take past the hub; `None`: through the hub.
+    /// The way that they take past the hub in use; `None`: through it.
     pub past: Option<NetworkId>,
     /// The same before.
     pub before: Option<NetworkId>,
@@ -122,6 +124,7 @@ pub struct Destinations {
     changes: VecDeque<Change>,
     /// Probes that may begin in this second, and when it began.
     allowed: (u32, Instant),
+    further: Further,
     /// Destinations that have just had something to carry, and when one had last.
     busy: usize,
     last_busy: Option<Instant>,
@@ -152,7 +155,7 @@ struct Way {
 }
 
 impl Destinations {
-    /// Nothing is known; `hub`: the way that leads through the hub.
+    /// Nothing is known; `hub`: the way that leads through the hub in use.
     #[must_use]
     pub fn new(hub: NetworkId) -> Self {
         Self {
@@ -160,6 +163,7 @@ impl Destinations {
             ways: BTreeMap::new(),
             all: BTreeMap::new(),
             changes: VecDeque::new(),
+            further: Further::default(),
             allowed: (PROBES_A_SECOND, Instant::ZERO),
             busy: 0,
             last_busy: None,
@@ -176,6 +180,14 @@ impl Destinations {
             }
             self.decide(now);
         }
+    }
+
+    /// What is known of all destinations holds no more: another hub is in use.
+    pub fn forget(&mut self) {
+        for (address, destination) in std::mem::take(&mut self.all) {
+            self.changes.extend(destination.end(address));
+        }
+        self.further = Further::default();
     }
 
     /// These flows are there. Call it every [`Self::interval`].
@@ -277,7 +289,7 @@ impl Destinations {
         self.changes.pop_front()
     }
 
-    /// Destinations that are reached past the hub, and over which network.
+    /// Destinations that are reached past the hub in use, and by which way.
     pub fn past(&self) -> impl Iterator<Item = (IpAddr, NetworkId)> + '_ {
         let all = self.all.iter();
         all.filter_map(|(address, destination)| Some((*address, destination.past?)))
@@ -351,11 +363,11 @@ impl Destinations {
         }
     }
 
-    /// The network past the hub, if one is sooner there.
+    /// The way past the hub in use, if one is sooner there.
     fn best(&self, address: IpAddr, destination: &Destination, now: Instant) -> Option<NetworkId> {
         let answers = |id: &NetworkId| {
             let way = destination.known.get(id);
-            way.is_some_and(|way| way.failed.is_none_or(|(until, _)| until <= now))
+            way.is_some_and(|way| way.answers(now))
         };
         if destination.size.is_none() && answers(&self.hub) {
             return None;
@@ -397,21 +409,17 @@ impl Destinations {
         if !facts.carries[usize::from(address.is_ipv6())] {
             return None;
         }
-        let connect = way.connect?.as_secs_f64();
         let size = destination.size.unwrap_or(0.0);
-        if let Some((rate, _)) = way.rate {
-            let seconds = 2.0 * connect + size / rate.bytes_per_second();
-            return Some(Expected {
-                seconds,
-                at_most: seconds,
-                is_known: true,
-            });
-        }
-        let seconds = connect * (2.0 + (1.0 + size / INITIAL_WINDOW).log2());
+        let rate = way.rate.map(|(rate, _)| rate);
+        let seconds = estimate(way.connect?, rate, size);
+        let at_most = match rate {
+            Some(_) => seconds,
+            None => seconds + size / self.left(facts),
+        };
         Some(Expected {
             seconds,
-            at_most: seconds + size / self.left(facts),
-            is_known: false,
+            at_most,
+            is_known: rate.is_some(),
         })
     }
 
@@ -421,6 +429,16 @@ impl Destinations {
         let all = facts.capacity.map_or(LEAST_CAPACITY, |rate| rate.as_bps() as f64);
         let used = facts.used.as_bps() as f64;
         (all - used).max(all / (self.busy as f64 + 1.0)) / 8.0
+    }
+}
+
+/// How long a transfer of so many bytes would take, in seconds, at the rate that others reached, if
+/// it is known.
+fn estimate(connect: Duration, rate: Option<Reached>, size: f64) -> f64 {
+    let connect = connect.as_secs_f64();
+    match rate {
+        Some(rate) => 2.0 * connect + size / rate.bytes_per_second(),
+        None => connect * (2.0 + (1.0 + size / INITIAL_WINDOW).log2()),
     }
 }
 
@@ -481,7 +499,7 @@ impl Destination {
         }
         for id in looked.unanswered {
             if let Some(way) = self.known.get_mut(&id)
-                && way.failed.is_none_or(|(until, _)| until <= now)
+                && way.answers(now)
             {
                 way.fail(now);
             }
@@ -537,6 +555,11 @@ impl Way {
             PROBE_EVERY
         };
         self.probe_at = Some(now + pause);
+    }
+
+    /// Whether it is not left alone for want of an answer.
+    fn answers(&self, now: Instant) -> bool {
+        self.failed.is_none_or(|(until, _)| until <= now)
     }
 
     fn fail(&mut self, now: Instant) {

@@ -245,9 +245,17 @@ fn further_hubs(hubs: &Value) -> String {
         let verb = if hub["finishing"] == 1 { "goes" } else { "go" };
         let rules: Vec<_> = list(&hub["by_rules"]).iter().filter_map(Value::as_str).collect();
         let rules = rules.join(", ");
+        let sooner = hub["sooner"].as_u64();
         let state = match (connections, hub["joined"] == true) {
             _ if hub["refused"] == true => "does not let this client in".to_owned(),
             (_, false) => "the invitation is not used yet".to_owned(),
+            (Some(open), true) if rules.is_empty() && sooner.is_some() => match sooner {
+                Some(1) => format!("one destination is reached sooner there, {open} {verb} there"),
+                Some(count @ 2..) => {
+                    format!("{count} destinations are reached sooner there, {open} {verb} there")
+                }
+                _ => format!("tried for what is wanted of late, {open} {verb} there"),
+            },
             (None, true) if rules.is_empty() => "takes over when that is silent".to_owned(),
             (None, true) => format!("is for {rules} by a rule, and not in use yet"),
             (Some(open), true) if rules.is_empty() => format!("{open} that began there {verb} on there"),
@@ -282,6 +290,10 @@ fn past_the_hub(direct: &Value) -> String {
             ]
         })
         .collect();
+    // With hub = "faster" alone, all goes through one hub or another.
+    if direct["leads_past"] == false {
+        return notice;
+    }
     let heads = ["past the hub", "state", "rtt", "flows"];
     let destinations = &direct["destinations"];
     let destinations = destinations["known"].as_u64().map_or(String::new(), |known| {
@@ -576,40 +588,59 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("fiber *  active    2 kbit/s"), "{shown}");
-        for (open, answers, by_rules, said) in [
+        for (open, answers, by_rules, sooner, said) in [
             (
                 json!(1),
                 true,
                 json!([]),
+                json!(null),
                 "one connection that began there goes on there",
             ),
             (
                 json!(3),
                 true,
                 json!([]),
+                json!(null),
                 "3 connections that began there go on there",
             ),
             (
                 json!(2),
                 true,
                 json!(["203.0.113.0/24"]),
+                json!(0),
                 "2 connections to 203.0.113.0/24 go there by a rule",
             ),
             (
                 json!(0),
                 false,
                 json!(["203.0.113.0/24"]),
+                json!(0),
                 "does not answer: what a rule sends there (203.0.113.0/24) goes",
             ),
             (
                 json!(null),
                 false,
                 json!(["203.0.113.0/24"]),
+                json!(0),
                 "is for 203.0.113.0/24 by a rule, and not in use yet",
+            ),
+            (
+                json!(1),
+                true,
+                json!([]),
+                json!(12),
+                "12 destinations are reached sooner there, one connection goes there",
+            ),
+            (
+                json!(0),
+                true,
+                json!([]),
+                json!(0),
+                "tried for what is wanted of late, 0 connections go there",
             ),
         ] {
             let hub = json!([{ "endpoints": ["other:443"], "in_use": false, "joined": true, "refused": false,
-                "finishing": open, "answers": answers, "by_rules": by_rules }]);
+                "finishing": open, "answers": answers, "by_rules": by_rules, "sooner": sooner }]);
             let shown = further_hubs(&hub);
             assert!(
                 shown.starts_with(&format!("further hub other:443: {said}")),

@@ -14,18 +14,19 @@
 //! [`MOST`] connections are remembered, those that still have a place in a session's table of
 //! flows first.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use hawser_proto::path::State;
-use hawser_units::Net;
 use hawser_wire::inner::{self, FlowKey, Summary, protocol, tcp_flag};
 
 use super::Session;
-use crate::SessionId;
+use crate::{Destinations, SessionId};
 
 /// Connections that are remembered with their session: as many as the flow tables of two sessions
 /// have room for, twice.
 const MOST: usize = 4 * hawser_proto::flow::MAX_FLOWS;
+/// Connections that are placed at once: as many as are tried in some four seconds.
+const MOST_PLACED: usize = 64;
 
 /// The sessions of a client.
 #[derive(Debug, Default)]
@@ -34,8 +35,10 @@ pub(super) struct Choice {
     newest: Option<SessionId>,
     /// The other one, where there is one.
     other: Option<SessionId>,
-    /// Whether flows to these begin in the other one: the first that holds a destination decides.
-    destinations: Vec<(Net, bool)>,
+    /// Flows to these begin in the other one.
+    destinations: Destinations,
+    /// Connections that begin in a session whatever their destination, the newest last.
+    placed: VecDeque<(FlowKey, SessionId)>,
     /// It was the other one, and is gone; its connections go on where another takes its place.
     lost: Option<SessionId>,
     /// Flows began here, and it is gone; they begin in the other one until its hub begins another.
@@ -86,9 +89,8 @@ impl Choice {
             .for_each(|place| *place = name);
     }
 
-    /// Flows to these destinations begin in that session, while a path of it works: the first
-    /// network that holds a destination decides, whether so or not.
-    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: Vec<(Net, bool)>) {
+    /// Flows to these destinations begin in that session, while a path of it works.
+    pub(super) fn set_destinations(&mut self, name: SessionId, destinations: Destinations) {
         let Some(newest) = self.newest.filter(|newest| *newest != name) else {
             return;
         };
@@ -106,7 +108,15 @@ impl Choice {
 
     fn set_other(&mut self, other: Option<SessionId>) {
         self.other = other;
-        self.destinations = Vec::new();
+        self.destinations = Destinations::default();
+    }
+
+    /// A connection begins in that session, also where no path of it works.
+    pub(super) fn place(&mut self, name: SessionId, flow: FlowKey) {
+        self.placed.push_back((flow, name));
+        if self.placed.len() > MOST_PLACED {
+            self.placed.pop_front();
+        }
     }
 
     /// A session is gone: what went there goes through the one that is left, if there is one.
@@ -148,7 +158,7 @@ impl Choice {
         let key = &summary.key;
         if key.protocol != protocol::TCP {
             let is_known = |name| all.get(&name).is_some_and(|session| session.knows(key));
-            let is_there = is_known(other) || self.is_chosen(key) && !is_known(newest);
+            let is_there = is_known(other) || !is_known(newest) && self.is_chosen(key);
             return Some(if is_there && is_alive(other, all) {
                 other
             } else {
@@ -158,19 +168,26 @@ impl Choice {
         if is_opening(&summary) {
             // What answers to a connection that came in follows no rule: that is about who begins.
             let is_answer = summary.tcp_flags & tcp_flag::ACK != 0;
-            let is_there = !is_answer && self.is_chosen(key) && is_alive(other, all);
-            let name = if is_there { other } else { newest };
+            let is_there = || !is_answer && self.is_chosen(key) && is_alive(other, all);
+            let mut placed = self.placed.iter();
+            let name = match placed.find(|(flow, _)| flow == key) {
+                Some((_, name)) => *name,
+                None if is_there() => other,
+                None => newest,
+            };
             self.note(summary.key, name, all);
             return Some(name);
         }
         self.begun.get(key).copied().or(self.oldest)
     }
 
-    /// Whether rules choose the other session for a flow's destination.
+    /// Whether the other session is chosen for a flow's destination.
     fn is_chosen(&self, key: &FlowKey) -> bool {
-        let mut all = self.destinations.iter();
-        all.find(|(net, _)| net.contains(key.destination))
-            .is_some_and(|(_, is_so)| *is_so)
+        let mut nets = self.destinations.nets.iter();
+        match nets.find(|(net, _)| net.contains(key.destination)) {
+            Some((_, is_so)) => *is_so,
+            None => self.destinations.hosts.contains(&key.destination),
+        }
     }
 
     fn note(&mut self, key: FlowKey, name: SessionId, all: &BTreeMap<SessionId, Session>) {

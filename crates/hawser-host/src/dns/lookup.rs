@@ -84,8 +84,16 @@ impl Place {
     /// # Errors
     /// The device is gone, or nobody answers.
     pub async fn connect(&self, to: SocketAddr) -> io::Result<TcpStream> {
+        self.stream_socket(to)?.connect(to).await
+    }
+
+    /// A socket for such a connection.
+    ///
+    /// # Errors
+    /// The device is gone, or the kernel has no socket to give.
+    pub fn stream_socket(&self, to: SocketAddr) -> io::Result<TcpSocket> {
         let socket = self.socket(to, Type::STREAM, Protocol::TCP)?;
-        TcpSocket::from_std_stream(socket.into()).connect(to).await
+        Ok(TcpSocket::from_std_stream(socket.into()))
     }
 
     /// An address of a server; one that only holds on a link is meant on this one.

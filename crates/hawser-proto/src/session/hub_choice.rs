@@ -176,16 +176,19 @@ impl<K: Copy + Ord> HubChoice<K> {
         fleet(hub).is_some() && fleet(hub) == fleet(self.current) && !self.is_refused(hub)
     }
 
-    /// The hub that gets a second session: the first of those that rules name, in their order, that
-    /// is not in use, gives the same inner addresses, and has let this client in.
+    /// The hubs that may get a second session: those that are not in use, give the same inner
+    /// addresses, and have let this client in.
+    pub fn further(&self) -> impl Iterator<Item = K> {
+        let known = self.known.iter().filter(|(_, own)| !own.is_new);
+        let known = known.map(|(hub, _)| *hub);
+        known.filter(|hub| *hub != self.current && self.is_mate(*hub))
+    }
+
+    /// The hub that gets it: the first of these that is one of them.
     #[must_use]
-    pub fn chosen(&self, named: impl IntoIterator<Item = K>) -> Option<K> {
-        let is_new = |hub: K| {
-            let mut known = self.known.iter();
-            known.any(|(known, own)| *known == hub && own.is_new)
-        };
-        let mut named = named.into_iter();
-        named.find(|hub| *hub != self.current && self.is_mate(*hub) && !is_new(*hub))
+    pub fn chosen(&self, wanted: impl IntoIterator<Item = K>) -> Option<K> {
+        let mut wanted = wanted.into_iter();
+        wanted.find(|hub| self.further().any(|further| further == *hub))
     }
 
     /// Whether a second session may begin. Not while others may be asked to take over: of two

@@ -3,6 +3,8 @@ use super::*;
 const HUB: NetworkId = NetworkId(251);
 const CABLE: NetworkId = NetworkId(2);
 const MODEM: NetworkId = NetworkId(3);
+const NEAR: NetworkId = NetworkId(256);
+const FAR: NetworkId = NetworkId(257);
 
 /// A server that is reached by each way after so long, and at such a rate.
 struct World {
@@ -12,6 +14,9 @@ struct World {
     flows: Vec<(Flow, f64)>,
     keys: u64,
     past: BTreeMap<IpAddr, NetworkId>,
+    /// Further hubs, how far they are in ms, and each one that had the session, the newest last.
+    near: BTreeMap<NetworkId, Duration>,
+    sessions: Vec<Option<NetworkId>>,
 }
 
 fn server() -> SocketAddr {
@@ -45,7 +50,35 @@ impl World {
             flows: Vec::new(),
             keys: 0,
             past: BTreeMap::new(),
+            near: BTreeMap::new(),
+            sessions: Vec::new(),
         }
+    }
+
+    /// With further hubs: how far they are in ms, the destination through them, and its rate.
+    fn with_hubs(mut self, hubs: &[(NetworkId, u64, u64, f64)]) -> Self {
+        for (id, away, trip, rate) in hubs {
+            self.near.insert(*id, Duration::from_millis(*away));
+            self.ways
+                .insert(*id, (Duration::from_millis(*trip), rate * 125e3));
+        }
+        self.begin_session(None);
+        self
+    }
+
+    fn begin_session(&mut self, hub: Option<NetworkId>) {
+        let mut ways = self.machine.ways.clone();
+        ways.retain(|id, _| ![NEAR, FAR].contains(id));
+        for id in self.near.keys() {
+            let facts = WayFacts {
+                carries: [Some(*id) == hub; 2],
+                capacity: ways[&HUB].capacity,
+                ..WayFacts::default()
+            };
+            ways.insert(*id, facts);
+        }
+        self.machine.handle_ways(ways, self.now);
+        self.sessions.push(hub);
     }
 
     fn open(&mut self, to: SocketAddr, bytes: f64) -> NetworkId {
@@ -91,6 +124,10 @@ impl World {
             }
             self.machine
                 .handle_flows(self.flows.iter().map(|(flow, _)| *flow), self.now);
+            let hub = self.machine.choose_further(&self.near, self.now);
+            if self.sessions.last().is_some_and(|last| *last != hub) {
+                self.begin_session(hub);
+            }
             while let Some(probe) = self.machine.poll_probe(self.now) {
                 let took = self.ways.get(&probe.way).map(|(trip, _)| *trip);
                 self.machine.handle_connect(probe, took, self.now);
@@ -291,4 +328,50 @@ fn few_probes_go_in_a_second() {
         .handle_flows(world.flows.iter().map(|(flow, _)| *flow), now);
     let asked = std::iter::from_fn(|| world.machine.poll_probe(now)).count();
     assert_eq!(asked, PROBES_A_SECOND as usize);
+}
+
+#[test]
+fn the_hub_that_promises_most_is_tried_first_and_the_best_one_stays() {
+    // The near one leads to a place that is far from the destination.
+    let hubs = [(NEAR, 5, 70, 20.0), (FAR, 20, 25, 20.0)];
+    let mut world = World::new(&[(HUB, 50, 20.0)]).with_hubs(&hubs);
+    assert_eq!(world.transfers(20, 3e4), FAR);
+    assert_eq!(world.sessions, [None, Some(NEAR), Some(FAR)]);
+    // It goes, and with it what went there.
+    world.near.remove(&FAR);
+    world.begin_session(None);
+    world.transfers(2, 3e4);
+    assert_eq!(world.transfers(2, 3e4), HUB);
+}
+
+#[test]
+fn no_further_hub_is_used_that_cannot_be_nearer() {
+    let hubs = [(NEAR, 49, 49, 20.0), (FAR, 80, 85, 20.0)];
+    let mut world = World::new(&[(HUB, 50, 20.0)]).with_hubs(&hubs);
+    assert_eq!(world.transfers(10, 3e4), HUB);
+    assert_eq!(world.sessions, [None]);
+    // Nor beside a network that is.
+    let hubs = [(NEAR, 20, 25, 20.0)];
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 10, 20.0)]).with_hubs(&hubs);
+    assert_eq!(world.transfers(10, 3e4), CABLE);
+    assert_eq!(world.sessions.last(), Some(&None));
+}
+
+#[test]
+fn a_hub_that_carries_more_is_used_for_what_is_large() {
+    let hubs = [(NEAR, 40, 55, 40.0)];
+    let mut world = World::new(&[(HUB, 50, 8.0)]).with_hubs(&hubs);
+    assert_eq!(world.transfers(15, 3e6), NEAR);
+}
+
+#[test]
+fn a_session_that_promises_nothing_any_more_ends_and_hubs_do_not_take_turns() {
+    let hubs = [(NEAR, 5, 30, 20.0), (FAR, 5, 30, 20.0)];
+    let mut world = World::new(&[(HUB, 50, 20.0)]).with_hubs(&hubs);
+    world.transfers(500, 3e4);
+    assert!((2..5).contains(&world.sessions.len()), "{:?}", world.sessions);
+    // The destination moves next to the hub in use.
+    world.ways.insert(HUB, (Duration::from_millis(4), 2.5e6));
+    world.transfers(700, 3e4);
+    assert_eq!(world.sessions.last(), Some(&None));
 }

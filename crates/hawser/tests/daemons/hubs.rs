@@ -2,13 +2,14 @@
 //! of a fleet, which share a database.
 
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IoSlice, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use hawser_linux::netns::Namespace;
+use hawser_linux::tun::Tun;
 use hawser_testing::Postgres;
 use serde_json::Value;
 
@@ -592,4 +593,108 @@ fn a_rule_sends_a_destination_through_another_hub_while_that_answers() {
     nft.args(["list", "chain", "inet", "seen", "out"]);
     let seen = String::from_utf8(good(nft).stdout).unwrap();
     assert!(seen.contains("counter packets 0 "), "{seen}");
+}
+
+/// Makes the way from the first hub to the server's first address longer by 2 * [`DETOUR`], for its
+/// clients alone: they appear there as [`BY_DETOUR`].
+fn take_a_detour(world: &World) {
+    let ends = ["h", "w"].map(|side| {
+        let tun = world
+            .open(side)
+            .run(|| Tun::create("detour", 1500).map_err(std::io::Error::other))
+            .unwrap();
+        world.ip(&world.namespace(side), "link set detour up");
+        Arc::new(tun)
+    });
+    let (hub, server) = (world.namespace("h"), world.namespace("w"));
+    world.ip(&hub, &format!("addr add {BY_DETOUR}/32 dev detour"));
+    world.ip(&hub, "route add default dev detour table 77");
+    world.ip(&hub, "rule add iif hawserhub0 to 192.0.2.2 lookup 77");
+    world.ip(&server, &format!("route add {BY_DETOUR}/32 dev detour"));
+    for [from, to] in [[0, 1], [1, 0]] {
+        let (from, to) = (Arc::clone(&ends[from]), Arc::clone(&ends[to]));
+        let (queue, waiting) = mpsc::channel::<(Instant, Vec<u8>)>();
+        std::thread::spawn(move || {
+            for (due, packet) in waiting {
+                std::thread::sleep(due.saturating_duration_since(Instant::now()));
+                let _ = to.write(&[IoSlice::new(&packet)]);
+            }
+        });
+        std::thread::spawn(move || {
+            let mut packet = vec![0; 70_000];
+            loop {
+                match from.read(&mut packet) {
+                    Ok(Some(len)) => {
+                        let _ = queue.send((Instant::now() + DETOUR, packet[..len].to_vec()));
+                    }
+                    Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                    Err(_) => return,
+                }
+            }
+        });
+    }
+}
+
+const DETOUR: Duration = Duration::from_millis(25);
+const BY_DETOUR: &str = "192.0.9.1";
+
+#[test]
+fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
+    const BOTH: [&str; 2] = ["192.0.2.2:8080", "192.0.2.3:8080"];
+    let (mut echo, mut before) = (None, String::new());
+    let prepare = |world: &World| {
+        before = world.system("c");
+        echo = Some(Echo::start(world));
+        take_a_detour(world);
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        let text = "hub = \"faster\"\n[direct]\nportal_check = \"off\"\n";
+        std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    };
+    let Some((mut hubs, _database)) = Hubs::fleet("sooner", prepare) else {
+        return;
+    };
+    let echo = echo.unwrap();
+    let reached = |at: &str| echo.connect_to(at).appears().unwrap();
+    let text = |arguments: &[&str]| {
+        let said = good(hubs.world.hawser("c", arguments)).stdout;
+        String::from_utf8(said).unwrap()
+    };
+    let mut here = echo.connect_to(BOTH[0]);
+    assert_eq!(here.appears().unwrap(), BY_DETOUR, "what is not known goes there");
+    let began = Instant::now();
+    hubs.world
+        .wait("through the nearer one", |_| reached(BOTH[0]) == BY_SECOND);
+    println!("found out after {:?}", began.elapsed());
+    assert_eq!(hubs.in_use(), "198.51.100.1:4430");
+    for _ in 0..5 {
+        assert_eq!(reached(BOTH[1]), BY_FIRST, "there the hub in use is as near");
+        assert_eq!(reached(BOTH[0]), BY_SECOND);
+    }
+    assert_eq!(here.appears().unwrap(), BY_DETOUR);
+    let mut there = echo.connect_to(BOTH[0]);
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    let explained = text(&["explain", BOTH[0]]);
+    assert!(
+        explained.contains("through 203.0.113.2:4431 because its destination is reached sooner there"),
+        "{explained}"
+    );
+    assert!(explained.contains("through 203.0.113.2:4431 "), "{explained}");
+    hubs.world.wait("counted", |world| {
+        world.status("c")["hubs"][1]["finishing"].as_u64() > Some(0)
+    });
+    let shown = text(&["status"]);
+    assert!(
+        shown.contains("one destination is reached sooner there"),
+        "{shown}"
+    );
+    assert!(!shown.contains("past the hub"), "{shown}");
+    // It crashes, and comes back.
+    hubs.second.signal("-KILL");
+    assert_eq!(reached(BOTH[0]), BY_DETOUR);
+    hubs.second = hubs.world.start("s", &["hub", "run"]);
+    hubs.world.wait("there again", |_| reached(BOTH[0]) == BY_SECOND);
+    assert_eq!(there.appears().unwrap(), BY_SECOND);
+    hubs.client.signal("-KILL");
+    good(hubs.world.hawser("c", &["down"]));
+    assert_eq!(hubs.world.system("c"), before);
 }

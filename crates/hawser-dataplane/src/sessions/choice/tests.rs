@@ -2,7 +2,7 @@
 
 use hawser_proto::path::{Config, Probing};
 use hawser_proto::tunnel::Role;
-use hawser_units::{Duration, Instant, PathId};
+use hawser_units::{Duration, Instant, Net, PathId};
 use hawser_wire::data::Kind;
 use hawser_wire::frame::Format;
 use hawser_wire::offload::VIRTIO_LEN;
@@ -176,9 +176,16 @@ fn what_is_no_connection_stays_while_a_path_leads_there() {
 
 /// The destination of all packets here, and what holds it.
 const TO: [u8; 4] = [203, 0, 113, 2];
-fn nets(all: &[(u8, bool)]) -> Vec<(Net, bool)> {
+fn nets(all: &[(u8, bool)]) -> Destinations {
     let net = |(prefix, is_so): &(u8, bool)| (Net::new(TO, *prefix), *is_so);
-    all.iter().map(net).collect()
+    Destinations {
+        nets: all.iter().map(net).collect(),
+        ..Destinations::default()
+    }
+}
+
+fn no_more() -> Destinations {
+    Destinations::default()
 }
 
 #[test]
@@ -206,14 +213,58 @@ fn what_rules_choose_begins_in_the_other_session_while_a_path_of_it_works() {
     // The first network decides; what has begun stays.
     sessions.set_destinations(B, &nets(&[(32, false), (8, true)]));
     assert_eq!(tcp(&mut sessions, 5, SYN), Some(A));
-    sessions.set_destinations(B, &[]);
+    sessions.set_destinations(B, &no_more());
     assert_eq!(tcp(&mut sessions, 6, SYN), Some(A));
     assert_eq!(tcp(&mut sessions, 3, ACK), Some(B));
-    sessions.set_destinations(
-        B,
-        &[(Net::new([198, 51, 100, 0], 24), true), (Net::new(TO, 32), true)],
-    );
+    let mut two = nets(&[(32, true)]);
+    two.nets.insert(0, (Net::new([198, 51, 100, 0], 24), true));
+    sessions.set_destinations(B, &two);
     assert_eq!(tcp(&mut sessions, 7, SYN), Some(B));
+}
+
+#[test]
+fn hosts_begin_there_too_unless_a_network_says_otherwise() {
+    let mut sessions = sessions(&[A, B]);
+    connect(&mut sessions, B);
+    let with = |host: [u8; 4], all: &[(u8, bool)]| Destinations {
+        hosts: [host.into()].into(),
+        ..nets(all)
+    };
+    sessions.set_destinations(B, &with(TO, &[]));
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(B));
+    assert_eq!(udp(&mut sessions, 1), Some(B));
+    sessions.set_destinations(B, &with([203, 0, 113, 3], &[]));
+    assert_eq!(tcp(&mut sessions, 2, SYN), Some(A));
+    sessions.set_destinations(B, &with(TO, &[(24, false)]));
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
+}
+
+#[test]
+fn a_connection_that_is_placed_goes_there_whatever_its_destination() {
+    let mut sessions = sessions(&[A, B]);
+    connect(&mut sessions, B);
+    let flow = |port| FlowKey {
+        source: [100, 96, 0, 2].into(),
+        destination: TO.into(),
+        protocol: protocol::TCP,
+        source_port: port,
+        destination_port: 80,
+    };
+    sessions.set_destinations(B, &no_more());
+    sessions.place(B, flow(1));
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(B));
+    assert_eq!(tcp(&mut sessions, 1, SYN), Some(B), "the same once more");
+    assert_eq!(tcp(&mut sessions, 2, SYN), Some(A));
+    sessions.set_destinations(B, &nets(&[(32, true)]));
+    sessions.place(A, flow(3));
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(A));
+    assert_eq!(tcp(&mut sessions, 4, SYN), Some(B));
+    for (port, its) in [(1, B), (2, A), (3, A), (4, B)] {
+        assert_eq!(tcp(&mut sessions, port, ACK), Some(its), "port {port}");
+    }
+    // Only the newest are remembered.
+    (0..MOST_PLACED).for_each(|port| sessions.place(B, flow(100 + port as u16)));
+    assert_eq!(tcp(&mut sessions, 3, SYN), Some(B));
 }
 
 #[test]
@@ -265,7 +316,7 @@ fn connections_of_the_hub_in_use_go_on_in_its_next_session() {
     connect(&mut sessions, B);
     sessions.set_destinations(B, &nets(&[(32, true)]));
     tcp(&mut sessions, 2, SYN);
-    sessions.set_destinations(B, &[]);
+    sessions.set_destinations(B, &no_more());
     tcp(&mut sessions, 3, SYN);
     sessions.remove(A);
     assert_eq!(tcp(&mut sessions, 4, SYN), Some(B), "it is all that there is");
