@@ -31,7 +31,7 @@ pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::
         close(&mut system, config)?;
         warn_of_near_resolvers(config);
     }
-    if config.is_mixed() {
+    if config.runs_direct_beside() {
         // Direct mode takes over what keeps flows to their networks, and undoes the rest when its
         // own rules stand.
         system.undo_left_resolvers().await;

@@ -149,11 +149,14 @@ impl Direct {
             let others = self.faster.fleet.others.iter();
             ways.extend(others.map(|(id, hub)| (*id, of_hub(hub.is_open))));
         }
+        let has_choice = ways.len() > 1;
         self.faster.machine.handle_ways(ways, now);
-        if self.faster.next_look.is_none_or(|at| at <= now) {
+        if !has_choice {
+            self.faster.next_look = None;
+        } else if self.faster.next_look.is_none_or(|at| at <= now) {
             self.look_at_flows(&reasons, now);
         }
-        while let Some(probe) = self.faster.machine.poll_probe(now) {
+        while has_choice && let Some(probe) = self.faster.machine.poll_probe(now) {
             self.try_connection(probe);
         }
         let mut changes = Vec::new();

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,12 +18,13 @@ use hawser_wire::data::Class;
 use crate::client_hop::CLIENTS;
 use crate::sample;
 use crate::tool::Tool;
-use crate::world::{BRIDGE, BuiltMember, HUB, SERVER, World};
+use crate::world::{BRIDGE, BuiltMember, FURTHER_HUB, HUB, SERVER, World};
 
 /// A hub and a client that are connected, or a client that needs no hub.
 #[derive(Debug)]
 pub(crate) struct Daemons {
     hub: Option<Daemon>,
+    further_hub: Option<Daemon>,
     /// Neighbours that give.
     members: Vec<Daemon>,
     client: Daemon,
@@ -79,7 +80,7 @@ impl Daemons {
         directory: &Path,
         (scenario, rules): (&Scenario, &str),
     ) -> anyhow::Result<Self> {
-        let (hub_place, client_place) = (Place::new(directory, "hub")?, Place::new(directory, "client")?);
+        let client_place = Place::new(directory, "client")?;
         let members: Vec<&BuiltMember> = world.members().collect();
         let chosen = schedulers(scenario)
             .into_iter()
@@ -93,29 +94,18 @@ impl Daemons {
         );
         let config = config + &pool_config(&members) + &layers + rules;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
-        let hub_command = |arguments: &[&str]| {
-            let mut command = world.hub.command(program);
-            command.arg("hub").args(arguments);
-            hub_place.add_to(&mut command);
-            command
-        };
-        output(hub_command(&["init", "--endpoint", &format!("{HUB}:443")]))
-            .context("`hawser hub init` failed")?;
+        let hub = HubPlace::new(program, &world.hub, directory, "hub")?;
+        hub.init(HUB, &[])?;
         let mut hub_config = File::options()
             .append(true)
             .create(true)
-            .open(hub_place.dir.join("hub.toml"))?;
+            .open(hub.own.dir.join("hub.toml"))?;
         hub_config.write_all(layers.as_bytes())?;
-        let invitation = output(hub_command(&["invite", "lab"])).context("`hawser hub invite` failed")?;
-        let invitation = invitation
-            .lines()
-            .map(str::trim)
-            .find(|line| line.starts_with("hawser://"))
-            .with_context(|| format!("`hawser hub invite` printed no invitation but {invitation:?}"))?;
-        let hub = Daemon::start("hub", hub_command(&["run"]), directory)?;
+        let invitation = hub.invite("lab")?;
+        let hub = hub.start()?;
         let sharing = Sharing::new(program, (&world.client, &client_place), directory)?;
         let given: anyhow::Result<Vec<_>> = members.iter().map(|member| sharing.start(member)).collect();
-        let mut daemons = Self::start_client(world, program, &client_place, invitation, Some(hub))?;
+        let mut daemons = Self::start_client(world, program, &client_place, &invitation, Some(hub))?;
         daemons.members = given?;
         let present = members
             .iter()
@@ -126,6 +116,32 @@ impl Daemons {
             daemons.readiness = Readiness::Members { query, addresses };
             daemons.wait_until_up()?;
         }
+        Ok(daemons)
+    }
+
+    /// Starts two hubs with one database, which nobody has used, and a client that is told
+    /// `config`; returns when it is up.
+    ///
+    /// # Errors
+    /// As for [`start`](Self::start), and where the database refuses.
+    pub(crate) fn start_fleet(
+        world: &World,
+        program: &Path,
+        directory: &Path,
+        store: &str,
+        config: &str,
+    ) -> anyhow::Result<Self> {
+        let further = world.further_hub.as_ref().context("there is no further hub")?;
+        let hub = HubPlace::new(program, &world.hub, directory, "hub")?;
+        let other = HubPlace::new(program, further, directory, "further-hub")?;
+        hub.init(HUB, &["--store", store])?;
+        other.init(FURTHER_HUB, &["--store", store])?;
+        let place = Place::new(directory, "client")?;
+        std::fs::write(place.dir.join("client.toml"), config)?;
+        let invitation = hub.invite("lab")?;
+        let (hub, other) = (hub.start()?, other.start()?);
+        let mut daemons = Self::start_client(world, program, &place, &invitation, Some(hub))?;
+        daemons.further_hub = Some(other);
         Ok(daemons)
     }
 
@@ -219,6 +235,7 @@ impl Daemons {
         let (ap, join) = world.link_ends();
         let mut daemons = Self {
             hub: Some(side("ap", &world.net, &far, ap)?),
+            further_hub: None,
             members: Vec::new(),
             client: side("join", &world.client, &near, join.clone())?,
             readiness: Readiness::Repeater {
@@ -248,6 +265,7 @@ impl Daemons {
         place.add_to(&mut up);
         let mut daemons = Self {
             hub,
+            further_hub: None,
             members: Vec::new(),
             client: Daemon::start("client", up, place.log_directory())?,
             readiness: Readiness::Status(StatusQuery {
@@ -282,6 +300,7 @@ impl Daemons {
         };
         let mut daemons = Self {
             hub: Some(side("hub", &world.hub)?),
+            further_hub: None,
             members: Vec::new(),
             client: side("client", &world.client)?,
             readiness: Readiness::Server(world.client.clone()),
@@ -332,6 +351,57 @@ impl Daemons {
                 .map(|hub| format!("; {}", hub.log_tail()))
                 .unwrap_or_default()
         )
+    }
+}
+
+/// A hub as a user sets it up.
+struct HubPlace<'a> {
+    program: &'a Path,
+    namespace: &'a Namespace,
+    name: &'a str,
+    own: Place,
+}
+
+impl<'a> HubPlace<'a> {
+    fn new(
+        program: &'a Path,
+        namespace: &'a Namespace,
+        directory: &Path,
+        name: &'a str,
+    ) -> anyhow::Result<Self> {
+        Ok(Self {
+            program,
+            namespace,
+            name,
+            own: Place::new(directory, name)?,
+        })
+    }
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = self.namespace.command(self.program);
+        command.arg("hub").args(arguments);
+        self.own.add_to(&mut command);
+        command
+    }
+
+    fn init(&self, address: Ipv4Addr, more: &[&str]) -> anyhow::Result<()> {
+        let endpoint = format!("{address}:443");
+        let mut command = self.command(&["init", "--endpoint", &endpoint]);
+        command.args(more);
+        output(command).map(drop).context("`hawser hub init` failed")
+    }
+
+    fn invite(&self, client: &str) -> anyhow::Result<String> {
+        let said = output(self.command(&["invite", client])).context("`hawser hub invite` failed")?;
+        let mut lines = said.lines().map(str::trim);
+        let invitation = lines.find(|line| line.starts_with("hawser://"));
+        let invitation =
+            invitation.with_context(|| format!("`hawser hub invite` printed no invitation but {said:?}"))?;
+        Ok(invitation.to_owned())
+    }
+
+    fn start(&self) -> anyhow::Result<Daemon> {
+        Daemon::start(self.name, self.command(&["run"]), self.own.log_directory())
     }
 }
 

@@ -5,6 +5,9 @@
 //! from the networks to the server. A client downloads one file after the other over TCP, each over
 //! a new connection, through the hub, past it, and with the rule. What counts are the downloads
 //! that begin once the rule has had time to learn.
+//!
+//! With a fleet there are two hubs, each with a way of its own to the server, and the question
+//! is through which of them: what `hub = "faster"` makes of that, beside each hub alone.
 
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -21,8 +24,8 @@ use hawser_units::Rate;
 use crate::arm::Options;
 use crate::daemons::Daemons;
 use crate::serve_http;
-use crate::world::far::Far;
-use crate::world::{SERVER, World};
+use crate::world::far::{self, Far};
+use crate::world::{FURTHER_HUB, SERVER, World};
 
 /// Networks, what lies behind them, and what is downloaded.
 #[derive(Clone, Debug)]
@@ -32,6 +35,47 @@ pub struct Topology {
     server: Network,
     size: u64,
     seed: u64,
+    further: Further,
+}
+
+/// A further hub, and either hub's way to the server, used with a fleet alone.
+#[derive(Clone, Debug)]
+struct Further {
+    hub: Network,
+    beyond: [Network; 2],
+}
+
+/// Through which hub downloads go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Through {
+    /// The first.
+    First,
+    /// The second.
+    Second,
+    /// Whichever is found out to be sooner there.
+    Faster,
+}
+
+impl Through {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::First, Self::Second, Self::Faster];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::First => "first",
+            Self::Second => "second",
+            Self::Faster => "faster-hub",
+        }
+    }
+
+    fn config(self) -> String {
+        let config = match self {
+            Self::First => "hub = \"stay\"\n".to_owned(),
+            Self::Second => format!("hub = \"stay\"\n[[rule]]\nto = \"{SERVER}\"\nhub = \"{FURTHER_HUB}\"\n"),
+            Self::Faster => "hub = \"faster\"\n".to_owned(),
+        };
+        config + "[direct]\nportal_check = \"off\"\n"
+    }
 }
 
 /// A link, the same in both directions.
@@ -84,25 +128,50 @@ impl Topology {
         let server = link((10_000.0, 200_000.0), (1.0, 80.0));
         let mut networks: Vec<_> = (0..3).map(|_| link((3_000.0, 50_000.0), (2.0, 60.0))).collect();
         networks.truncate(between(1.0, 3.99).clamp(1, 3) as usize);
+        let size = between(10_000.0, 3_000_000.0);
+        let mut link = |delays: (f64, f64)| Network {
+            kbps: between(10_000.0, 200_000.0),
+            delay_ms: between(delays.0, delays.1),
+        };
+        let further = Further {
+            hub: link((1.0, 40.0)),
+            beyond: [link((1.0, 80.0)), link((1.0, 80.0))],
+        };
         Self {
             networks,
             hub,
             server,
-            size: between(10_000.0, 3_000_000.0),
+            size,
             seed,
+            further,
         }
+    }
+
+    /// In words, with a fleet.
+    #[must_use]
+    pub fn described_with_fleet(&self) -> String {
+        let networks: Vec<_> = self.networks.iter().map(Network::said).collect();
+        let Further { hub, beyond } = &self.further;
+        format!(
+            "{}; hubs {} and then {}, {} and then {}; {} kB",
+            networks.join(", "),
+            self.hub.said(),
+            beyond[0].said(),
+            hub.said(),
+            beyond[1].said(),
+            self.size / 1_000
+        )
     }
 
     /// In words.
     #[must_use]
     pub fn described(&self) -> String {
-        let said = |link: &Network| format!("{:.1} Mbit/s {} ms", link.kbps as f64 / 1e3, link.delay_ms);
-        let networks: Vec<_> = self.networks.iter().map(said).collect();
+        let networks: Vec<_> = self.networks.iter().map(Network::said).collect();
         format!(
             "{}; hub {}, server {}; {} kB",
             networks.join(", "),
-            said(&self.hub),
-            said(&self.server),
+            self.hub.said(),
+            self.server.said(),
             self.size / 1_000
         )
     }
@@ -143,6 +212,7 @@ impl Topology {
         let far = Far {
             hub: self.hub.link(),
             server: self.server.link(),
+            further: None,
         };
         world.lengthen(&far, self.seed)?;
         let directory = options.run_dir.subdirectory(way.name())?;
@@ -151,6 +221,39 @@ impl Topology {
             way.name()
         );
         let _daemons = Daemons::start(&world, &options.program, &directory, (&scenario, &rules))?;
+        let mean = self.measure(&world, (learn, measured));
+        mean.with_context(|| format!("downloads {}", way.name()))
+    }
+
+    /// The same with two hubs. `store`: the URL of their database, which nobody has used.
+    ///
+    /// # Errors
+    /// As for [`run`](Self::run), and where the database refuses.
+    pub fn run_with_fleet(
+        &self,
+        through: Through,
+        store: &str,
+        options: &Options,
+        times: (Duration, Duration),
+    ) -> anyhow::Result<Duration> {
+        let mut world = World::build(&self.scenario()?, &Via::Hub)?;
+        let far = Far {
+            hub: self.hub.link(),
+            server: self.server.link(),
+            further: Some(far::Further {
+                hub: self.further.hub.link(),
+                beyond: self.further.beyond.map(Network::link),
+            }),
+        };
+        world.lengthen(&far, self.seed)?;
+        let directory = options.run_dir.subdirectory(through.name())?;
+        let config = through.config();
+        let _daemons = Daemons::start_fleet(&world, &options.program, &directory, store, &config)?;
+        let mean = self.measure(&world, times);
+        mean.with_context(|| format!("downloads through {}", through.name()))
+    }
+
+    fn measure(&self, world: &World, (learn, measured): (Duration, Duration)) -> anyhow::Result<Duration> {
         let listener = world
             .server
             .run(|| TcpListener::bind(("0.0.0.0", PORT)))
@@ -158,11 +261,11 @@ impl Topology {
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
             let server = scope.spawn(|| serve_http(&listener, &|| is_over.load(Ordering::Relaxed)));
-            let mean = self.downloads(&world, learn, measured);
+            let mean = self.downloads(world, learn, measured);
             is_over.store(true, Ordering::Relaxed);
             let served = server.join();
             served.map_err(|_| anyhow::anyhow!("the server panicked"))??;
-            mean.with_context(|| format!("a download {} broke", way.name()))
+            mean.context("a download broke")
         })
     }
 
@@ -183,6 +286,10 @@ impl Topology {
 }
 
 impl Network {
+    fn said(&self) -> String {
+        format!("{:.1} Mbit/s {} ms", self.kbps as f64 / 1e3, self.delay_ms)
+    }
+
     fn link(self) -> LinkConfig {
         LinkConfig {
             capacity: Capacity::Rate(Rate::from_bps(self.kbps * 1_000)),
@@ -230,6 +337,8 @@ mod tests {
         for number in 0..200 {
             let topology = Topology::random(7, number);
             assert_eq!(topology.described(), Topology::random(7, number).described());
+            let described = topology.described_with_fleet();
+            assert_eq!(described, Topology::random(7, number).described_with_fleet());
             let scenario = topology.scenario().unwrap();
             assert!((1..=3).contains(&scenario.networks.len()));
             assert!((10_000..=3_000_000).contains(&topology.size));

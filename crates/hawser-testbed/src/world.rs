@@ -27,6 +27,8 @@ use crate::wifi::{self, Air};
 
 /// Where the hub is.
 pub const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+/// Where a further hub is, if there is one.
+pub(crate) const FURTHER_HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 130);
 /// Where the server is.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 2);
 
@@ -51,6 +53,8 @@ pub struct World {
     hop: Option<Hop>,
     /// What lies between the internet and far ends, where that is emulated.
     far: Vec<Pumps>,
+    /// Where a further hub runs.
+    pub(crate) further_hub: Option<Namespace>,
 }
 
 #[derive(Debug)]
@@ -147,6 +151,7 @@ impl World {
             guests: BTreeMap::new(),
             hop: None,
             far: Vec::new(),
+            further_hub: None,
         };
         let all = [
             &world.client,

@@ -1,9 +1,10 @@
 //! Links between the internet and the far ends, where a cable is not enough.
 
+use hawser_linux::netns::Namespace;
 use hawser_netem::LinkConfig;
 use hawser_netem::scenario::Links;
 
-use super::{HUB, HUB_POOL, Pumps, SERVER, World, tun};
+use super::{FURTHER_HUB, HUB, HUB_POOL, Pumps, SERVER, World, namespace, prepare_router, tun};
 use crate::command::ip;
 
 /// What lies behind the networks, the same in both directions.
@@ -13,6 +14,17 @@ pub(crate) struct Far {
     pub(crate) hub: LinkConfig,
     /// Between the internet and the server, for what does not come from the hub.
     pub(crate) server: LinkConfig,
+    /// A further hub.
+    pub(crate) further: Option<Further>,
+}
+
+/// A further hub. Between either hub and the server there is a link of its own then.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Further {
+    /// Between the internet and this hub.
+    pub(crate) hub: LinkConfig,
+    /// Between each hub and the server.
+    pub(crate) beyond: [LinkConfig; 2],
 }
 
 impl World {
@@ -25,16 +37,13 @@ impl World {
             ("hub", &self.hub, &far.hub),
             ("server", &self.server, &far.server),
         ] {
-            let (near, end) = (tun(&self.net, &format!("to-{label}"))?, tun(place, FAR)?);
-            for (namespace, device) in [(&self.net, format!("to-{label}")), (place, FAR.to_owned())] {
-                let up = format!("link set dev {device} mtu 1500 txqueuelen 10000 up\n");
-                ip(namespace, &[], &up)?;
-            }
-            let links = Links {
-                down: link.clone(),
-                up: link.clone(),
-            };
-            self.far.push(Pumps::start(label, (end, near), &links, seed)?);
+            let near = format!("to-{label}");
+            let ends = [
+                (&self.net, near.as_str(), String::new()),
+                (place, FAR, String::new()),
+            ];
+            let pumps = join(label, ends, link, seed)?;
+            self.far.push(pumps);
         }
         let router = format!(
             "route add {HUB}/32 dev to-hub\n\
@@ -52,10 +61,70 @@ impl World {
             &self.server,
             &[],
             &format!("route add {NETWORKS} dev {FAR} src {SERVER}\n"),
-        )
+        )?;
+        far.further
+            .as_ref()
+            .map_or(Ok(()), |further| self.add_hub(further, seed))
+    }
+
+    fn add_hub(&mut self, further: &Further, seed: u64) -> anyhow::Result<()> {
+        let hub = namespace()?;
+        hub.run(prepare_router)?;
+        let own = format!("link set lo up\naddr add {FURTHER_HUB}/32 dev lo\n");
+        ip(&hub, &[], &own)?;
+        let way = (
+            &self.net,
+            "to-further",
+            format!("route add {FURTHER_HUB}/32 dev to-further\n"),
+        );
+        let back = (
+            &hub,
+            FAR,
+            format!("route add default dev {FAR} src {FURTHER_HUB}\n"),
+        );
+        let mut all = vec![join("further", [way, back], &further.hub, seed)?];
+        let hubs = [(&self.hub, HUB, "beyond-1"), (&hub, FURTHER_HUB, "beyond-2")];
+        for ((place, address, device), link) in hubs.into_iter().zip(&further.beyond) {
+            let way = (
+                place,
+                BEYOND,
+                format!("route replace {SERVER}/32 dev {BEYOND} src {address}\n"),
+            );
+            let back = (
+                &self.server,
+                device,
+                format!("route add {address}/32 dev {device} src {SERVER}\n"),
+            );
+            all.push(join(device, [way, back], link, seed)?);
+        }
+        self.far.extend(all);
+        self.further_hub = Some(hub);
+        Ok(())
     }
 }
 
+/// Puts a link between two places, each with its device and the routes over it.
+fn join(
+    label: &str,
+    ends: [(&Namespace, &str, String); 2],
+    link: &LinkConfig,
+    seed: u64,
+) -> anyhow::Result<Pumps> {
+    let mut devices = Vec::new();
+    for (place, device, routes) in ends {
+        devices.push(tun(place, device)?);
+        let up = format!("link set dev {device} mtu 1500 txqueuelen 10000 up\n");
+        ip(place, &[], &(up + &routes))?;
+    }
+    let links = Links {
+        down: link.clone(),
+        up: link.clone(),
+    };
+    Pumps::start(label, (devices.remove(1), devices.remove(0)), &links, seed)
+}
+
+/// A hub's device towards the server.
+const BEYOND: &str = "beyond";
 /// The device of a far end.
 const FAR: &str = "far";
 /// The addresses of all networks.

@@ -647,7 +647,7 @@ fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
         echo = Some(Echo::start(world));
         take_a_detour(world);
         std::fs::create_dir_all(world.place("c")).unwrap();
-        let text = "hub = \"faster\"\n[direct]\nportal_check = \"off\"\n";
+        let text = "hub = \"faster\"\nkill_switch = true\n[direct]\nportal_check = \"off\"\n";
         std::fs::write(world.place("c").join("client.toml"), text).unwrap();
     };
     let Some((mut hubs, _database)) = Hubs::fleet("sooner", prepare) else {
