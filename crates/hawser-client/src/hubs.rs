@@ -451,14 +451,14 @@ impl Client {
                 say_goodbye(established);
             }
             Err(error) => {
-                let is_final = matches!(&error, ConnectError::Refused(refusal) if !refusal.is_temporary());
-                if is_final {
+                let is_refused = matches!(&error, ConnectError::Refused(refusal) if !refusal.is_temporary());
+                if is_refused {
                     tracing::warn!(%error, "another hub does not let this client in: `hawser leave` forgets it");
                 } else {
                     tracing::debug!(%error, "attempt at another hub failed");
                 }
                 let is_asking = self.hubs.elsewhere.is_busy();
-                self.hubs.choice.handle_failed(key, is_final, is_asking);
+                self.hubs.choice.handle_failed(key, is_refused, is_asking, now);
             }
         }
         Ok(())

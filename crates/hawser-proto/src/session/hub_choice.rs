@@ -19,7 +19,7 @@
 //! The driver feeds what happens in (`handle_*`) and then asks what is to be done
 //! ([`HubChoice::poll`]). Cost: O(hubs) a call.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant};
 
@@ -46,6 +46,11 @@ const STAND_BY: Duration = Duration::from_millis(500);
 /// The same of a hub of the fleet. A change is no loss there: it is enough that a hub which is
 /// started anew, and is silent for a quarter of a second, keeps its clients.
 const STAND_BY_OF_MATE: Duration = Duration::from_millis(250);
+/// A hub that does not let this client in is asked again after so long: it may not have heard yet
+/// of an enrolment at another hub. Twice as long after each refusal, up to an hour: who has been
+/// revoked should not ask all the time.
+const REFUSED_FOR: Duration = Duration::from_secs(60);
+const REFUSED_AT_MOST: Duration = Duration::from_secs(3600);
 
 /// How a client stands with a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,13 +111,20 @@ pub struct Left<K> {
     pub silent_since: Option<Instant>,
 }
 
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    until: Instant,
+    lasts: Duration,
+    is_over: bool,
+}
+
 /// The hubs of a client, and the one in use.
 #[derive(Debug)]
 pub struct HubChoice<K> {
     current: K,
     known: Vec<(K, Standing<K>)>,
-    /// Those that have refused this client for good.
-    refused: BTreeSet<K>,
+    /// Those that do not let this client in.
+    refused: BTreeMap<K, Refusal>,
     /// When others may be asked.
     next_try: Instant,
     /// No path to the hub in use works, since then.
@@ -131,7 +143,7 @@ impl<K: Copy + Ord> HubChoice<K> {
         Self {
             current,
             known: Vec::new(),
-            refused: BTreeSet::new(),
+            refused: BTreeMap::new(),
             next_try: now,
             silent_since: None,
             is_leaving: false,
@@ -157,10 +169,10 @@ impl<K: Copy + Ord> HubChoice<K> {
         self.nearest.is_wanted = is_wanted;
     }
 
-    /// Whether a hub has refused this client for good.
+    /// Whether a hub does not let this client in, so that it is left alone for a while.
     #[must_use]
     pub fn is_refused(&self, hub: K) -> bool {
-        self.refused.contains(&hub)
+        self.refused.get(&hub).is_some_and(|refusal| !refusal.is_over)
     }
 
     /// Whether a hub is of the fleet of the one in use, so that inner addresses are the same there,
@@ -257,11 +269,18 @@ impl<K: Copy + Ord> HubChoice<K> {
         self.refused.remove(&hub);
     }
 
-    /// A hub that was asked has not let the client in; `is_final`: nor will it. `is_asking`: others
-    /// are being asked still.
-    pub fn handle_failed(&mut self, hub: K, is_final: bool, is_asking: bool) {
-        if is_final {
-            self.refused.insert(hub);
+    /// A hub that was asked has not let the client in; `is_refused`: it said that it does not know
+    /// it, or does not want it. `is_asking`: others are being asked still.
+    pub fn handle_failed(&mut self, hub: K, is_refused: bool, is_asking: bool, now: Instant) {
+        if is_refused {
+            let before = self.refused.get(&hub);
+            let lasts = before.map_or(REFUSED_FOR, |before| (before.lasts * 2).min(REFUSED_AT_MOST));
+            let refusal = Refusal {
+                until: now + lasts,
+                lasts,
+                is_over: false,
+            };
+            self.refused.insert(hub, refusal);
         }
         if !is_asking {
             self.nearest.preferred = None;
@@ -340,25 +359,37 @@ impl<K: Copy + Ord> HubChoice<K> {
         silent.map_or(self.next_try, |silent| silent.max(self.next_try))
     }
 
+    /// When the hub before takes over again: it needs no asking, and waits as long as others do.
+    fn return_due(&self) -> Instant {
+        match self.silent_since {
+            Some(since) if !self.is_leaving => since + SILENCE + STAND_BY_OF_MATE,
+            _ => self.due(),
+        }
+    }
+
     /// When [`Self::poll`] has something to do, if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self, sight: &Sight<K>) -> Option<Instant> {
         let asks = self.wanted(sight).next().is_some();
-        let due = (asks || self.returns(sight)).then(|| self.due());
+        let asks = asks.then(|| self.due());
+        let returns = self.returns(sight).then(|| self.return_due());
         let measuring = self.nearest.poll_timeout();
         let measuring = measuring.filter(|_| !self.mates(sight).is_empty());
-        due.into_iter().chain(measuring).min()
+        [asks, returns, measuring].into_iter().flatten().min()
     }
 
     /// What is to be done now, if anything is.
     pub fn poll(&mut self, sight: &Sight<K>, now: Instant) -> Option<Step<K>> {
-        if now >= self.due() {
-            if self.returns(sight) {
-                return Some(Step::Return);
-            }
-            if let Some(step) = self.ask(sight, now) {
-                return Some(step);
-            }
+        for refusal in self.refused.values_mut() {
+            refusal.is_over |= refusal.until <= now;
+        }
+        if now >= self.return_due() && self.returns(sight) {
+            return Some(Step::Return);
+        }
+        if now >= self.due()
+            && let Some(step) = self.ask(sight, now)
+        {
+            return Some(step);
         }
         let mates = self.mates(sight);
         (!mates.is_empty() && self.nearest.poll(now)).then_some(Step::Measure(mates))
@@ -543,10 +574,10 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_for_good_is_kept_until_there_is_an_invitation() {
+    fn a_hub_that_refuses_is_left_alone_for_longer_each_time_or_until_there_is_an_invitation() {
         let mut world = World::new();
-        world.choice.handle_failed(2, true, true);
-        world.choice.handle_failed(3, false, false);
+        world.choice.handle_failed(2, true, true, world.now);
+        world.choice.handle_failed(3, false, false, world.now);
         world.silence();
         world.wait(100);
         assert_eq!(world.asked(), [3, 9]);
@@ -554,6 +585,44 @@ mod tests {
         world.choice.handle_invited(2);
         world.wait(4_000);
         assert_eq!(world.asked(), [2, 3, 9]);
+        for seconds in [60, 120, 240] {
+            world.choice.handle_failed(2, true, true, world.now);
+            world.wait(seconds * 1_000 - 100);
+            assert_eq!(world.asked(), [3, 9], "{seconds}");
+            world.wait(2_100);
+            assert_eq!(world.asked(), [2, 3, 9], "it may have heard of the client by now");
+        }
+        assert!(world.choice.handle_welcomed(2, world.now));
+        world.choice.handle_failed(2, true, true, world.now);
+        world.wait(60_000);
+        assert_eq!(world.asked(), [2, 3, 9], "that begins anew");
+    }
+
+    #[test]
+    fn a_hub_with_a_session_waits_for_the_one_in_use_as_others_do() {
+        let mut world = World::new();
+        world.sight.before = Some(Before {
+            hub: 3,
+            is_well: true,
+            is_leaving: false,
+        });
+        world.silence();
+        world.wait(100);
+        assert_eq!(world.asked(), [2, 9]);
+        world.wait(149);
+        assert_eq!(world.step(), None, "a restart takes as long");
+        world.choice.handle_alive(true, world.now);
+        world.wait(1_000);
+        assert_eq!(world.step(), None);
+        world.silence();
+        world.wait(100);
+        world.step();
+        world.wait(250);
+        assert_eq!(world.step(), Some(Step::Return));
+        // One that will be taken down is left at once.
+        world.choice.handle_alive(true, world.now);
+        world.choice.handle_leave(world.now);
+        assert_eq!(world.step(), Some(Step::Return));
     }
 
     #[test]
@@ -568,7 +637,7 @@ mod tests {
         }
         assert_eq!(world.choice.preferred(), Some(2));
         assert_eq!(world.step(), Some(Step::Ask(vec![(2, None)])));
-        world.choice.handle_failed(2, false, false);
+        world.choice.handle_failed(2, false, false, world.now);
         world.wait(10_000);
         assert_eq!(world.step(), None);
     }
@@ -584,7 +653,7 @@ mod tests {
             "in use, another fleet's, unknown"
         );
         assert_eq!(chosen(&world, &[1, 3, 2]), Some(3));
-        world.choice.handle_failed(3, true, true);
+        world.choice.handle_failed(3, true, true, world.now);
         assert_eq!(chosen(&world, &[3, 2]), Some(2));
         world.choice.go_over(2);
         assert_eq!(chosen(&world, &[3, 2, 1]), Some(1));

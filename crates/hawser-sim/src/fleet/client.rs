@@ -262,7 +262,7 @@ impl World<'_> {
             (Outcome::Busy | Outcome::NoAnswer, _) => {
                 client.asking.retain(|hub| *hub != attempt.hub);
                 let is_asking = !client.asking.is_empty();
-                client.choice.handle_failed(attempt.hub, false, is_asking);
+                client.choice.handle_failed(attempt.hub, false, is_asking, now);
             }
         }
         self.see_to(id);
