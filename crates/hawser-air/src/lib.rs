@@ -80,6 +80,7 @@ struct View {
     stations: BTreeMap<String, Value>,
     /// By interface.
     airtimes: Vec<(String, Airtime)>,
+    pauses: Vec<(String, Duration)>,
     notices: Vec<String>,
 }
 
@@ -171,6 +172,10 @@ impl AccessPoints for Radio {
 
     fn airtimes(&self) -> Vec<(String, Airtime)> {
         self.view.borrow().airtimes.clone()
+    }
+
+    fn pauses(&self) -> Vec<(String, Duration)> {
+        self.view.borrow().pauses.clone()
     }
 
     fn notices(&self) -> Vec<String> {

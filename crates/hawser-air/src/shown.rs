@@ -46,6 +46,7 @@ impl Keeper {
     /// Brings what others see up to date.
     pub(super) async fn show(&mut self) {
         let (mut stations, mut airtimes) = (BTreeMap::new(), Vec::new());
+        let mut pauses = Vec::new();
         if Wireless::is_there()
             && let Ok(wireless) = self.wireless()
         {
@@ -70,6 +71,7 @@ impl Keeper {
             .filter_map(|state| Some((state, state.slots.as_ref()?)))
         {
             for shown in slots.shown() {
+                pauses.push((shown.name.clone(), shown.cycle.saturating_sub(shown.slot)));
                 stations.insert(
                     shown.name.clone(),
                     self.shown_in_slots(&state.card, &shown, slots),
@@ -79,6 +81,7 @@ impl Keeper {
         let view = View {
             stations,
             airtimes,
+            pauses,
             notices: self.notices.clone(),
         };
         self.tell.send_if_modified(|before| {

@@ -43,6 +43,7 @@ mod kill_switch;
 mod lookup;
 mod nearest;
 mod neighbours;
+mod pauses;
 mod portals;
 mod preferences;
 mod quotas;
@@ -90,6 +91,7 @@ use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
 use nearest::Measuring;
+use pauses::Pauses;
 use portals::Portals;
 use preferences::Preferences;
 use quotas::Quotas;
@@ -270,6 +272,8 @@ struct Client {
     renew: bool,
     /// When the hub is told next of the air.
     airtimes_at: Instant,
+    /// What it has been told of cards in slots.
+    pauses: Pauses,
 }
 
 /// How the event loop goes on.
@@ -315,6 +319,7 @@ impl Client {
             notice: None,
             renew: false,
             airtimes_at: Instant::ZERO,
+            pauses: Pauses::default(),
         }
     }
 
@@ -375,6 +380,7 @@ impl Client {
             self.see_to_leading();
             self.see_to_hubs();
             self.see_to_airtimes();
+            self.see_to_pauses();
             self.see_to_declared();
             self.see_to_pool().await;
             self.carry_out();
@@ -411,13 +417,14 @@ impl Client {
         let (driver, hubs) = (self.driver.poll_timeout(), self.hubs_due());
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
+        let pauses = self.pauses_due().map(|due| self.driver.at(due));
         let second = match &self.second {
             Some(second) => second.poll_timeout(),
             None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
         };
         let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
         [
-            driver, second, declared, count, fallback, pool, hubs, portals, airtimes,
+            driver, second, declared, count, fallback, pool, hubs, portals, airtimes, pauses,
         ]
         .into_iter()
         .flatten()

@@ -130,6 +130,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetDeclared { .. } => "set declared",
             Change::SetCap { .. } => "set cap",
             Change::SetAirtime { .. } => "set airtime",
+            Change::SetPause { .. } => "set pause",
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
             Change::SetSubnets { .. } => "set subnets",

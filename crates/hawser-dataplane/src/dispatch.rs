@@ -120,6 +120,7 @@ impl Dispatch {
             | Change::SetCap { session, .. }
             | Change::SetPreference { session, .. }
             | Change::SetAirtime { session, .. }
+            | Change::SetPause { session, .. }
             | Change::SetLimit { session, .. }
             | Change::SetSubnets { session, .. }
             | Change::ClosePath { session, .. }

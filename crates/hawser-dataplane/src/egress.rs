@@ -317,6 +317,9 @@ impl Sender {
             } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_airtime(*path, *airtime, at);
             }),
+            Change::SetPause { session, path, pause } => self.sessions.with(*session, |state| {
+                state.tunnel.egress_mut().set_pause(*path, *pause);
+            }),
             Change::SetPreference {
                 session,
                 path,

@@ -509,6 +509,7 @@ impl Receiving {
             | Change::RebindPath { .. }
             | Change::SetCap { .. }
             | Change::SetAirtime { .. }
+            | Change::SetPause { .. }
             | Change::SetPreference { .. }
             | Change::SetScheduler { .. }
             | Change::SetLayerRules { .. }

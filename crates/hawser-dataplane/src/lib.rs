@@ -44,7 +44,7 @@ pub use hawser_wire::pairs::Pairs;
 use checkpoint::SessionCheckpoint;
 use hawser_proto::egress::Declaration;
 use hawser_proto::resequencer;
-use hawser_units::{Bytes, Net, PathId, Rate};
+use hawser_units::{Bytes, Duration, Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
@@ -243,6 +243,15 @@ pub enum Change {
         path: PathId,
         /// What they take; `None`: nothing is known any more.
         airtime: Option<Airtime>,
+    },
+    /// Says how long packets wait before a path hands them over together.
+    SetPause {
+        /// Of which session.
+        session: SessionId,
+        /// Which path.
+        path: PathId,
+        /// So long; zero where they do not.
+        pause: Duration,
     },
     /// Holds a session to a rate, or lifts that: what this side sends, and on a hub also what it
     /// has received.

@@ -59,6 +59,7 @@ impl Hub {
                 }
                 HubAction::SetCap { path, .. }
                 | HubAction::SetAirtime { path, .. }
+                | HubAction::SetPause { path, .. }
                 | HubAction::SetPreference { path, .. }
                 | HubAction::SignReceipts { path, .. } => {
                     assert!(self.open.contains_key(&path));

@@ -57,6 +57,9 @@ pub trait AccessPoints {
     /// What packets of each Wi-Fi interface take of its channel, where that is known.
     fn airtimes(&self) -> Vec<(String, Airtime)>;
 
+    /// How long packets for each interface wait, where a card takes turns.
+    fn pauses(&self) -> Vec<(String, Duration)>;
+
     /// What a user should know.
     fn notices(&self) -> Vec<String>;
 

@@ -15,7 +15,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use hawser_units::Net;
+use hawser_units::{Duration, Net};
 
 use crate::airtime::Airtime;
 use crate::data::Class;
@@ -101,6 +101,14 @@ pub enum Message {
         path: u16,
         /// What they take.
         airtime: Option<Airtime>,
+    },
+    /// Client: packets wait for so long before the path hands them over together; until it is said,
+    /// not at all.
+    Pause {
+        /// The path.
+        path: u16,
+        /// At most 65 s, in ms.
+        pause: Duration,
     },
     /// Client: for what the hub uses the path; until it is said, for all.
     Prefer {
@@ -275,6 +283,10 @@ impl Message {
                 preference: Preference::parse(r)?,
             },
             20 => Self::Subnets(parse_subnets(r)?),
+            21 => Self::Pause {
+                path: r.u16()?,
+                pause: Duration::from_millis(r.u16()?.into()),
+            },
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -325,6 +337,10 @@ impl Message {
                 if let Some(airtime) = airtime {
                     airtime.emit(out);
                 }
+            }
+            Self::Pause { path, pause } => {
+                let millis = u16::try_from(pause.as_millis()).unwrap_or(u16::MAX);
+                put_path(out, 21, *path, &millis.to_be_bytes());
             }
             Self::Through { path, member, taker } => {
                 put_path(out, 17, *path, member);
@@ -642,6 +658,10 @@ mod tests {
             limit().prop_map(Message::Limit),
             (any::<u16>(), proptest::option::of(airtime()))
                 .prop_map(|(path, airtime)| Message::Airtime { path, airtime }),
+            any::<(u16, u16)>().prop_map(|(path, millis)| Message::Pause {
+                path,
+                pause: Duration::from_millis(millis.into()),
+            }),
             any::<(u16, [u8; CODE_LEN], [u8; CODE_LEN])>()
                 .prop_map(|(path, member, taker)| { Message::Through { path, member, taker } }),
             (any::<u16>(), preference()).prop_map(|(path, preference)| Message::Prefer { path, preference }),

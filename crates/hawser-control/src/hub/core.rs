@@ -729,6 +729,14 @@ fn carry_out(
             }
             .into(),
         ),
+        HubAction::SetPause { path, pause } => orders(
+            Change::SetPause {
+                session: id,
+                path: PathId(path),
+                pause,
+            }
+            .into(),
+        ),
         HubAction::SetAirtime { path, airtime } => orders(
             Change::SetAirtime {
                 session: id,

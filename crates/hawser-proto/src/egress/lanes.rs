@@ -1,6 +1,6 @@
 //! The paths of a session: opened, moved, closed; what may go to an address that is not proven.
 
-use hawser_units::{Instant, PathId, Rate};
+use hawser_units::{Duration, Instant, PathId, Rate};
 
 use hawser_wire::preference::Preference;
 
@@ -59,6 +59,13 @@ impl<B: Copy> Egress<B> {
     pub fn set_cap(&mut self, id: PathId, cap: Option<Rate>) {
         if let Some(lane) = self.lane(id) {
             lane.path.set_cap(cap);
+        }
+    }
+
+    /// Packets wait for so long before a path hands them over together.
+    pub fn set_pause(&mut self, id: PathId, pause: Duration) {
+        if let Some(lane) = self.lane(id) {
+            lane.path.set_pause(pause);
         }
     }
 

@@ -442,6 +442,11 @@ impl Path {
         self.model.set_cap(cap);
     }
 
+    /// Packets wait for so long before the path hands them over together.
+    pub fn set_pause(&mut self, pause: Duration) {
+        self.model.set_pause(pause);
+    }
+
     fn mask(&self) -> u64 {
         self.ring.len() as u64 - 1
     }

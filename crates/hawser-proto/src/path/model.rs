@@ -8,6 +8,7 @@
 
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
+use super::FULL_PACKET;
 use super::control::{Company, Control, Controller, Sample, Stake};
 use super::delay::Delay;
 use super::times::Times;
@@ -18,6 +19,13 @@ pub(super) const GROWTH: f64 = 4.0;
 /// would never come.
 const LEAST: Rate = Rate::from_bps(64_000);
 
+/// What a path is filled to for the sake of its pauses: the 64 packets that access points keep for
+/// a station (mac80211 `STA_MAX_TX_BUFFER`), less the first ones that are handed over.
+const KEPT: u64 = 60 * FULL_PACKET;
+/// The longest pause that is made up for: less than the one after which a receiver takes a path for
+/// silent (350 ms, [`crate::resequencer`]).
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
 /// The model of one path in the sending direction.
 ///
 /// Cost: O(1) a report, no allocation.
@@ -26,6 +34,8 @@ pub struct Model {
     times: Times,
     controller: Box<dyn Controller + Send>,
     cap: Option<Rate>,
+    /// Packets wait for so long before the path hands them over together.
+    pause: Duration,
 }
 
 impl Model {
@@ -36,6 +46,7 @@ impl Model {
             times: Times::new(now),
             controller: control.start(now),
             cap,
+            pause: Duration::ZERO,
         }
     }
 
@@ -142,7 +153,20 @@ impl Model {
     /// Bytes that may be in flight.
     #[must_use]
     pub fn window(&self) -> u64 {
-        self.controller.window(&self.times)
+        let window = self.controller.window(&self.times);
+        let kept = self.controller.rate().bytes_in(self.pause).0;
+        window + kept.min(KEPT.saturating_sub(window))
+    }
+
+    /// Packets wait for so long before the path hands them over together, as an access point keeps
+    /// them for a station that is on another channel. A path that makes them wait for longer gets
+    /// no more on its way for that: what waits there holds up what comes over others.
+    pub fn set_pause(&mut self, pause: Duration) {
+        self.pause = if pause <= LONGEST_PAUSE {
+            pause
+        } else {
+            Duration::ZERO
+        };
     }
 
     /// Changes the user's limit.

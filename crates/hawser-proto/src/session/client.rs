@@ -429,6 +429,7 @@ impl ClientSession {
             Message::Cap { .. } => Err(Violation::Unexpected("cap")),
             Message::Prefer { .. } => Err(Violation::Unexpected("prefer")),
             Message::Airtime { .. } => Err(Violation::Unexpected("airtime")),
+            Message::Pause { .. } => Err(Violation::Unexpected("pause")),
             Message::Through { .. } => Err(Violation::Unexpected("through")),
             Message::Unknown(_) => Ok(()),
         }

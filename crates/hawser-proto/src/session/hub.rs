@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
-use hawser_units::Rate;
+use hawser_units::{Duration, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
@@ -50,6 +50,13 @@ pub enum HubAction {
         path: u16,
         /// What they take; `None`: it does not know any more.
         airtime: Option<Airtime>,
+    },
+    /// The client has said how long packets wait before a path hands them over together.
+    SetPause {
+        /// The path.
+        path: u16,
+        /// So long.
+        pause: Duration,
     },
     /// The client has said for what a path is used.
     SetPreference {
@@ -167,6 +174,10 @@ impl HubSession {
                     path,
                     airtime: *airtime,
                 });
+            }
+            Message::Pause { path, pause } => {
+                let pause = *pause;
+                return self.on_path(*path, |path| HubAction::SetPause { path, pause });
             }
             Message::Prefer { path, preference } => {
                 return self.on_path(*path, |path| HubAction::SetPreference {

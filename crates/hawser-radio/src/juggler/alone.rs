@@ -26,6 +26,10 @@
 //! long each time, unless serving in turn carries less than it did. It starts in turn. It fails
 //! softly: a rate that is too high costs a trial, one that is too low leaves things as they are.
 //!
+//! No trial is made while serving in turn loses nothing: no slot is full, and the access points
+//! keep all that their backhauls bring while the radio is away. What is carried then is what
+//! senders send, and they may send more: those that have just begun do.
+//!
 //! Does not model: that connections of networks that are left can stand still.
 //!
 //! Cost: O(networks) once a cycle.
@@ -50,6 +54,10 @@ pub(super) struct Brought {
     pub(super) load: f64,
     /// In the last quarter of its slots; `None`: none has ended. Units: bytes/s.
     pub(super) at_end: Option<f64>,
+    /// Its slot was busy to the end.
+    pub(super) is_full: bool,
+    /// How long the radio is away from it in a cycle.
+    pub(super) away: Duration,
 }
 
 /// The machine.
@@ -60,6 +68,8 @@ pub(super) struct Choice {
     /// When the present window began, and its cycles.
     window: Instant,
     cycles: u32,
+    /// Cycles of it in which serving in turn lost something.
+    lossy: u32,
     /// What all carry in this window. Units: bytes/s.
     all: f64,
     /// What all carried in the window before, and in all since the last that carried much more than
@@ -96,6 +106,7 @@ impl Choice {
             since: Instant::ZERO,
             window: Instant::ZERO,
             cycles: 0,
+            lossy: 0,
             all: 0.0,
             before: 0.0,
             mean: 0.0,
@@ -120,12 +131,15 @@ impl Choice {
         let count = f64::from(self.cycles);
         let mean = |value: &mut f64, new: f64| *value += (new - *value) / count;
         mean(&mut self.all, brought.iter().map(|one| one.load).sum());
+        let mut is_lossy = false;
         for (known, one) in self.networks.iter_mut().zip(brought) {
             if let Some(at_end) = one.at_end {
                 known.ends += 1;
                 known.at_end += (at_end - known.at_end) / f64::from(known.ends.min(MOST_ENDS));
             }
+            is_lossy |= one.is_full || known.at_end * one.away.as_secs_f64() > KEPT;
         }
+        self.lossy += u32::from(is_lossy);
         if now.since(self.window) < WINDOW {
             return;
         }
@@ -138,12 +152,13 @@ impl Choice {
             self.choose(1.0 - visits, now);
         }
         self.before = self.all;
-        (self.window, self.cycles) = (now, 0);
+        (self.window, self.cycles, self.lossy) = (now, 0, 0);
     }
 
     fn choose(&mut self, left: f64, now: Instant) {
         let sure = 1.0 + SCATTER / f64::from(self.windows).sqrt();
         match self.way {
+            Way::InTurn if self.lossy * 2 < self.cycles => {}
             Way::InTurn => {
                 let promises = self.networks.iter().map(|one| one.promises(left, now));
                 let highest = promises
@@ -210,6 +225,9 @@ impl Candidate {
     }
 }
 
+/// What an access point keeps for a station that is away: 64 full packets (mac80211
+/// `STA_MAX_TX_BUFFER`). Units: bytes.
+const KEPT: f64 = 64.0 * 1_500.0;
 /// For senders to find their rate after slots have changed.
 const SETTLED: Duration = Duration::from_millis(500);
 /// Over which rates are taken.
@@ -354,6 +372,30 @@ mod tests {
     }
 
     #[test]
+    fn nobody_is_left_for_what_senders_do_not_send_yet() {
+        let way = |is_full, away| {
+            let mut choice = Choice::new(2);
+            let mut now = Instant::ZERO;
+            for _ in 0..20 {
+                now += CYCLE;
+                // A quarter of what the backhauls bring at the ends of slots.
+                let one = Brought {
+                    load: 125e3,
+                    at_end: Some(500e3),
+                    is_full,
+                    away,
+                };
+                choice.handle_cycle(&[one, one], 0.01, now);
+            }
+            choice.way()
+        };
+        let half = CYCLE / 2;
+        assert_eq!(way(false, half), Way::InTurn);
+        assert_ne!(way(true, half), Way::InTurn, "the air is used up");
+        assert_ne!(way(false, CYCLE), Way::InTurn, "access points keep only so much");
+    }
+
+    #[test]
     fn who_did_not_keep_a_promise_is_asked_more_and_more_rarely() {
         let mut one = Candidate {
             at_end: 100.0,
@@ -379,7 +421,12 @@ mod tests {
             let mut now = Instant::ZERO;
             for (load, at_end, ms) in cycles {
                 now += Duration::from_millis(ms);
-                let one = Brought { load, at_end };
+                let one = Brought {
+                    load,
+                    at_end,
+                    is_full: ms % 2 == 0,
+                    away: Duration::from_millis(ms),
+                };
                 choice.handle_cycle(&[one, one], 0.01, now);
                 prop_assert!(choice.mean.is_finite());
                 match choice.way() {

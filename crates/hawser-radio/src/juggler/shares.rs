@@ -218,6 +218,8 @@ impl Shares {
                 .at_end
                 .1
                 .map(|time| share.at_end.0 as f64 / time.as_secs_f64()),
+            is_full: self.wants(share).is_infinite(),
+            away: self.config.cycle.saturating_sub(share.slot),
         });
         let others = self.networks.len() as f64 - 1.0;
         let visits = others * self.config.floor.as_secs_f64() / self.config.round().as_secs_f64();

@@ -204,3 +204,32 @@ fn each_obeys_a_cap_and_begins_with_half_of_what_it_had() {
         assert_eq!(model.window(), 500_000, "{name}");
     }
 }
+
+#[test]
+fn a_path_that_pauses_is_filled_for_the_pause_up_to_what_access_points_keep() {
+    let carried = |mbits: u64, pause: Duration| {
+        let mut model = new(Control::default(), None);
+        run(
+            &mut model,
+            |_| Rate::from_bps(mbits * 1_000_000),
+            Duration::from_millis(20),
+            5,
+        );
+        let before = model.window();
+        model.set_pause(pause);
+        (before, model.window() - before, model.rate().rate())
+    };
+    let pause = Duration::from_millis(100);
+    let (_, more, rate) = carried(4, pause);
+    assert_eq!(more, rate.bytes_in(pause).0, "what comes during the pause");
+    // More than 60 full packets are kept nowhere.
+    let most = 60 * 1_472;
+    let (before, more, _) = carried(12, pause);
+    assert!(before > most / 2 && more > 0, "{before} {more}");
+    assert_eq!(before + more, most);
+    let (before, more, _) = carried(100, pause);
+    assert!(before > most);
+    assert_eq!(more, 0);
+    // Nothing waits for so long that the others would wait for it.
+    assert_eq!(carried(4, Duration::from_secs(2)).1, 0);
+}

@@ -183,6 +183,7 @@ impl Pair {
                 other @ (HubAction::SetScheduler { .. }
                 | HubAction::SetCap { .. }
                 | HubAction::SetAirtime { .. }
+                | HubAction::SetPause { .. }
                 | HubAction::SetPreference { .. }
                 | HubAction::SignReceipts { .. }
                 | HubAction::Closed(_)) => {
