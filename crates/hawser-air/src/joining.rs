@@ -18,7 +18,8 @@ use super::{Joins, Keeper, STATION, State, Station, legible, manager};
 impl Keeper {
     /// Names for interfaces of ours that nobody has.
     pub(super) fn free_names(&self, count: usize) -> anyhow::Result<Vec<String>> {
-        let mut used: BTreeSet<_> = self.interfaces.iter().map(|one| one.name.clone()).collect();
+        let mut used = BTreeSet::new();
+        used.extend(self.interfaces.iter().map(|one| one.name.clone()));
         used.extend(self.stations.keys().cloned());
         used.extend(self.slot_stations().map(|shown| shown.name));
         let free: Vec<_> = (0..MOST_NAMES)
@@ -159,13 +160,13 @@ impl Keeper {
     }
 
     pub(super) fn tell_dhcp(&self) {
-        let names: BTreeSet<_> = self
+        let joining = self
             .stations
             .iter()
-            .filter(|(_, station)| station.joins.is_some())
-            .map(|(name, _)| name.clone())
-            .chain(self.slot_stations().map(|shown| shown.name))
-            .collect();
+            .filter(|(_, station)| station.joins.is_some());
+        let mut names = BTreeSet::new();
+        names.extend(joining.map(|(name, _)| name.clone()));
+        names.extend(self.slot_stations().map(|shown| shown.name));
         self.dhcp.send_if_modified(|before| {
             let is_new = *before != names;
             *before = names;

@@ -376,14 +376,12 @@ impl Keeper {
 
     /// Follows cards as they come and go.
     async fn find_cards(&mut self, wireless: &Wireless) -> anyhow::Result<()> {
-        let present: BTreeSet<String> = std::fs::read_dir("/sys/class/ieee80211")
-            .into_iter()
-            .flatten()
-            .flatten()
-            .filter_map(|entry| entry.file_name().into_string().ok())
-            .filter(|name| !name.starts_with(STATION))
-            .collect();
-        let known: BTreeSet<String> = self.cards.values().map(|state| state.card.name.clone()).collect();
+        let entries = std::fs::read_dir("/sys/class/ieee80211");
+        let entries = entries.into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let (mut present, mut known) = (BTreeSet::new(), BTreeSet::new());
+        present.extend(names.filter(|name| !name.starts_with(STATION)));
+        known.extend(self.cards.values().map(|state| state.card.name.clone()));
         if present == known {
             return Ok(());
         }

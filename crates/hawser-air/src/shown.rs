@@ -26,11 +26,9 @@ impl Carried {
             return;
         }
         self.at = Some(Clock::now());
-        let now: BTreeMap<_, _> = traffic()
-            .unwrap_or_default()
-            .into_iter()
-            .map(|(name, received, sent)| (name, received.saturating_add(sent)))
-            .collect();
+        let counted = traffic().unwrap_or_default().into_iter();
+        let mut now = BTreeMap::new();
+        now.extend(counted.map(|(name, received, sent)| (name, received.saturating_add(sent))));
         self.fresh = now
             .iter()
             .map(|(name, bytes)| {

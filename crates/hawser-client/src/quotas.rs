@@ -95,10 +95,10 @@ impl Client {
         let those = |are: fn(&Usage, &str, &NetworkConfig) -> bool| -> BTreeSet<String> {
             let usage = self.quotas.usage.borrow();
             let names = self.seen.iter().map(|network| &network.name);
-            names
-                .filter(|name| are(&usage, name, &self.config.network(name)))
-                .cloned()
-                .collect()
+            let names = names.filter(|name| are(&usage, name, &self.config.network(name)));
+            let mut those = BTreeSet::new();
+            those.extend(names.cloned());
+            those
         };
         let (shut, backups) = (those(Usage::is_shut), those(Usage::is_backup));
         if backups != self.quotas.backups {

@@ -392,7 +392,8 @@ impl Known {
     }
 
     fn free_addresses(&self, pool: Pool) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
-        let taken: BTreeSet<_> = self.clients.values().map(|client| client.inner_v4).collect();
+        let mut taken = BTreeSet::new();
+        taken.extend(self.clients.values().map(|client| client.inner_v4));
         pool.numbers()
             .map(|number| pool.host(number))
             .find(|(v4, _)| !taken.contains(v4))

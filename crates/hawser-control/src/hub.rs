@@ -261,9 +261,9 @@ impl HubControl {
     pub fn names(&self) -> BTreeMap<u64, String> {
         let core = self.lock();
         let sessions = core.sessions.iter();
-        sessions
-            .map(|(id, session)| (*id, session.name.clone()))
-            .collect()
+        let mut names = BTreeMap::new();
+        names.extend(sessions.map(|(id, session)| (*id, session.name.clone())));
+        names
     }
 
     /// All clients, for status.

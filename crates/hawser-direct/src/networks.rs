@@ -264,12 +264,12 @@ impl Networks {
     ) -> BTreeMap<NetworkId, assignment::Network> {
         let best = self.known.values().filter_map(|known| known.meter.peak()).max();
         let alive = self.all().filter(|(_, known)| known.is_alive());
-        alive
-            .filter_map(|(number, known)| {
-                let network = candidate(known, known.network.as_ref()?, best, config, facts(&known.name));
-                Some((NetworkId(u32::from(number)), network))
-            })
-            .collect()
+        let mut candidates = BTreeMap::new();
+        candidates.extend(alive.filter_map(|(number, known)| {
+            let network = candidate(known, known.network.as_ref()?, best, config, facts(&known.name));
+            Some((NetworkId(u32::from(number)), network))
+        }));
+        candidates
     }
 
     /// Whether some network takes new flows of that family.

@@ -73,9 +73,9 @@ impl Accounts {
             let sum = all.entry(client.to_owned()).or_default();
             *sum = sum.saturating_add(used.total());
         }
-        all.into_iter()
-            .map(|(client, used)| (client, Bytes(used)))
-            .collect()
+        let mut used = BTreeMap::new();
+        used.extend(all.into_iter().map(|(client, used)| (client, Bytes(used))));
+        used
     }
 }
 

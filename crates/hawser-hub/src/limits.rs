@@ -51,7 +51,9 @@ pub(super) fn standings(dir: &Path, months: &[MonthSum]) -> anyhow::Result<BTree
             Standing::of(&client.limits, &config.limits, used),
         )
     };
-    Ok(store.iter().map(standing).collect())
+    let mut all = BTreeMap::new();
+    all.extend(store.iter().map(standing));
+    Ok(all)
 }
 
 fn used_this_month(months: &[MonthSum]) -> BTreeMap<String, Bytes> {
@@ -63,7 +65,9 @@ fn used_this_month(months: &[MonthSum]) -> BTreeMap<String, Bytes> {
             Bytes(sum.down_bytes.saturating_add(sum.up_bytes)),
         )
     });
-    used.collect()
+    let mut all = BTreeMap::new();
+    all.extend(used);
+    all
 }
 
 fn this_month() -> String {

@@ -266,11 +266,8 @@ impl Ruleset {
     }
 
     fn sets(&self, elements: &Elements) -> String {
-        let named: BTreeSet<_> = self
-            .choices
-            .iter()
-            .flat_map(|choice| &choice.flows.sets)
-            .collect();
+        let mut named = BTreeSet::new();
+        named.extend(self.choices.iter().flat_map(|choice| &choice.flows.sets));
         let mut text = String::new();
         for set in named {
             for ipv6 in [false, true] {

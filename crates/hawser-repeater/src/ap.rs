@@ -130,10 +130,12 @@ impl AccessPoint {
         self.own.on_asked(asked, || {
             let clients = self.control.clients();
             let joined = clients.iter().find(|client| client.connected);
+            let mut counters = BTreeMap::new();
+            counters.extend(self.control.counters());
             json!({
                 "side": "ap",
                 "peer": joined.map(|client| client.name.clone()),
-                "counters": self.control.counters().into_iter().collect::<BTreeMap<_, _>>(),
+                "counters": counters,
             })
         })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use anyhow::anyhow;
-use hawser_config::identity::{Code, KeyHash};
+use hawser_config::identity::KeyHash;
 use hawser_control::report::{add_snapshot, explain, with_snapshot};
 use hawser_dataplane::{PathState, Snapshot};
 use hawser_host::control_socket::{Asked, Request};
@@ -67,13 +67,10 @@ impl Node {
             })
             .collect();
         let store = self.store.lock();
-        let strangers: BTreeSet<Code> = self
-            .links
-            .heard()
-            .map(|heard| KeyHash(heard.key))
-            .filter(|key| !trust::is_trusted(&store, *key))
-            .map(|key| key.code())
-            .collect();
+        let heard = self.links.heard().map(|heard| KeyHash(heard.key));
+        let others = heard.filter(|key| !trust::is_trusted(&store, *key));
+        let mut strangers = BTreeSet::new();
+        strangers.extend(others.map(|key| key.code()));
         drop(store);
         let mut status = json!({
             "role": "repeater",

@@ -295,10 +295,10 @@ impl Followers {
             .left
             .iter()
             .filter(|left| left.key == key && left.until > now);
-        speaks
-            .map(|guest| guest.seen.ip())
-            .chain(left.map(|left| left.seen))
-            .collect()
+        let mut all = BTreeSet::new();
+        all.extend(speaks.map(|guest| guest.seen.ip()));
+        all.extend(left.map(|left| left.seen));
+        all
     }
 
     /// Takes in a packet of an opening.

@@ -217,8 +217,9 @@ impl Links {
     /// All addresses of all peers.
     pub(super) fn addresses(&self) -> BTreeSet<IpAddr> {
         let up = self.links.values().filter_map(|link| link.up.as_ref());
-        up.flat_map(|up| up.addresses.iter().copied().chain([up.remote.ip()]))
-            .collect()
+        let mut all = BTreeSet::new();
+        all.extend(up.flat_map(|up| up.addresses.iter().copied().chain([up.remote.ip()])));
+        all
     }
 
     /// Peer, network, and why it is not reached over it, if it is not.

@@ -303,7 +303,8 @@ impl Moving {
                 let live = connections.iter().filter_map(Tracked::of);
                 // A flow that was moved has lost the mark that says from which side it began.
                 let both = live.flat_map(|t| [(t.protocol, t.inside), (t.protocol, t.inside.turned())]);
-                let live: BTreeSet<_> = both.collect();
+                let mut live = BTreeSet::new();
+                live.extend(both);
                 self.movers.sweep(&live, &around, &mut self.out);
                 self.followers.sweep(&live);
             }

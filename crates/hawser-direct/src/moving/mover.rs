@@ -41,7 +41,9 @@ pub(super) struct Around<'a> {
 impl Around<'_> {
     fn alive(&self) -> BTreeSet<u8> {
         let alive = self.networks.all().filter(|(_, known)| known.is_alive());
-        alive.map(|(number, _)| number).collect()
+        let mut numbers = BTreeSet::new();
+        numbers.extend(alive.map(|(number, _)| number));
+        numbers
     }
 
     /// The connection to a peer over the network, if that is alive, or over another.
@@ -252,16 +254,13 @@ impl Movers {
 
     /// A port from which nothing else of this host sends: programs have those below.
     fn free_port(&mut self, address: IpAddr) -> u16 {
-        let taken: BTreeSet<u16> = self
-            .flows
-            .values()
-            .flat_map(|flow| {
-                let attempt = flow.attempt.iter().map(|attempt| attempt.near);
-                flow.ways.iter().map(|(route, ..)| route.near).chain(attempt)
-            })
-            .filter(|near| near.ip() == address)
-            .map(|near| near.port())
-            .collect();
+        let ends = self.flows.values().flat_map(|flow| {
+            let attempt = flow.attempt.iter().map(|attempt| attempt.near);
+            flow.ways.iter().map(|(route, ..)| route.near).chain(attempt)
+        });
+        let ends = ends.filter(|near| near.ip() == address);
+        let mut taken = BTreeSet::new();
+        taken.extend(ends.map(|near| near.port()));
         let count = PORTS.end() - PORTS.start() + 1;
         for _ in 0..count {
             let port = PORTS.start() + self.next_port % count;

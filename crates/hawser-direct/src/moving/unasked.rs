@@ -252,7 +252,9 @@ fn addresses(number: u8, networks: &Networks) -> BTreeSet<IpAddr> {
         .find(|(other, known)| *other == number && known.is_alive());
     let network = known.and_then(|(_, known)| known.network.as_ref());
     let addresses = network.into_iter().flat_map(|network| &network.addresses);
-    addresses.map(|(address, _)| *address).collect()
+    let mut all = BTreeSet::new();
+    all.extend(addresses.map(|(address, _)| *address));
+    all
 }
 
 fn is_long_lived(connection: &Connection) -> bool {

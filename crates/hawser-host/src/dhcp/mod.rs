@@ -109,7 +109,9 @@ impl Dhcp {
 fn wanted(config: &ClientConfig) -> BTreeSet<String> {
     let networks = config.networks.iter();
     let wanted = networks.filter(|(name, set)| set.dhcp == DhcpMode::Auto && config.uses(name));
-    wanted.map(|(name, _)| name.clone()).collect()
+    let mut names = BTreeSet::new();
+    names.extend(wanted.map(|(name, _)| name.clone()));
+    names
 }
 
 /// What others may know of it.
@@ -493,11 +495,11 @@ impl Keeper {
             .served
             .iter()
             .filter_map(|(name, served)| Some((name, served.shown()?)));
-        let shown: BTreeMap<_, _> = absent
+        let all = absent
             .map(|name| (name, Shown::plain("no such device", String::new())))
-            .chain(served)
-            .map(|(name, shown)| (name.clone(), shown))
-            .collect();
+            .chain(served);
+        let mut shown = BTreeMap::new();
+        shown.extend(all.map(|(name, shown)| (name.clone(), shown)));
         for (name, shown) in shown.iter().filter(|(_, shown)| shown.state == "failed") {
             if self
                 .tell

@@ -127,8 +127,9 @@ impl Rewriting {
                 .entry((*protocol, *far, *near))
                 .or_insert_with(|| "drop".to_owned());
         }
-        let ports: BTreeSet<_> = self.ports.iter().copied().collect();
-        let ports: Vec<_> = ports
+        let mut all = BTreeSet::new();
+        all.extend(self.ports.iter().copied());
+        let ports: Vec<_> = all
             .iter()
             .map(|(protocol, port)| format!("{protocol} . {port}"))
             .collect();

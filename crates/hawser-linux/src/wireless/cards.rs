@@ -395,7 +395,11 @@ impl Wireless {
         let request = self.handle.survey().dump(attributes).execute().await;
         match collect("survey the channels", request).await {
             Err(error) if error.code() == Some(libc::EOPNOTSUPP) => Ok(BTreeMap::new()),
-            messages => Ok(messages?.into_iter().filter_map(survey).collect()),
+            messages => {
+                let mut channels = BTreeMap::new();
+                channels.extend(messages?.into_iter().filter_map(survey));
+                Ok(channels)
+            }
         }
     }
 

@@ -127,7 +127,8 @@ impl HubSession {
             };
             (*id, path)
         };
-        let paths: BTreeMap<u16, Path> = saved.open.iter().map(path).collect();
+        let mut paths = BTreeMap::new();
+        paths.extend(saved.open.iter().map(path));
         let is_possible = paths.len() == saved.open.len()
             && paths.len() <= MAX_PATHS
             && saved.next_id <= u32::from(u16::MAX) + 1
