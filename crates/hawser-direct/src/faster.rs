@@ -21,7 +21,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
 
 use super::Direct;
-use super::rules::{THROUGH_FURTHER, THROUGH_HUB, past_set};
+use super::rules::{THROUGH_FURTHER, THROUGH_HUB, any_hub, past_set};
 use super::told::Told;
 
 /// Which way destinations are reached sooner.
@@ -192,15 +192,15 @@ impl Direct {
                 let further = self.faster.open_hub();
                 // Of these, rules say through which hub they go.
                 let mut nets = Vec::new();
-                if self.faster.finder.is_some() {
+                if any_hub(&self.config, self.beside.has_hub()) {
                     let by_hub = self.config.rules.iter().filter_map(RuleConfig::by_hub);
                     by_hub.for_each(|(to, _)| nets.extend(to));
                 }
-                let is_open = |connection: &&Connection| {
+                let is_left_open = |connection: &&Connection| {
                     let to = connection.to.ip();
                     !nets.iter().any(|net: &Net| net.contains(to))
                 };
-                let flows = connections.iter().filter(is_open);
+                let flows = connections.iter().filter(is_left_open);
                 let flows = flows.filter_map(|connection| flow(connection, reasons, further));
                 self.faster.machine.handle_flows(flows, now);
             }
