@@ -32,8 +32,8 @@ const LEVELS: [(&str, u8); 26] = [
     ("hawser-experiments", 3),
     ("hawser-testbed", 3),
     ("hawser-terminal", 3),
+    ("hawser-testing", 3),
     ("hawser-fuzz", 4),
-    ("hawser-testing", 4),
     ("hawser", 4),
     ("hawser-lab", 4),
 ];
