@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant, NetworkId};
 
-use super::{Destination, Destinations, TAKEN_BELOW, estimate};
+use super::{Destination, Destinations, LEAST_GAIN, TAKEN_BELOW, estimate};
 
 /// A hub keeps the session for so long at first: as long as it takes to try all that was wanted of
 /// late, some hundred destinations at sixteen a second, and to see the first transfers.
@@ -104,7 +104,7 @@ impl Destinations {
             };
             for (hub, promise) in &mut all {
                 let with = destination.through(*hub, near[hub], now);
-                *promise += (without * TAKEN_BELOW - with).max(0.0);
+                *promise += (without * TAKEN_BELOW - LEAST_GAIN - with).max(0.0);
             }
         }
         all
