@@ -12,11 +12,12 @@
 //!   T = connect * (2 + log2(1 + size / 10 segments)) + size / rate
 //! ```
 //!
-//! `connect` is the time from a SYN to its answer, smoothed; `size` what this destination's
-//! transfers have, smoothed. Two round trips are connection and request, the logarithm is slow
-//! start (RFC 6928: ten segments, then twice as many in each round trip). `rate` is what transfers
-//! over this way reached, their stalls counted in; the logarithm falls away then, because what was
-//! measured has slow start in it. Another way is taken when it would take 5 % and 5 ms less.
+//! `connect` is the time from a SYN to its answer, the least of the first three, then smoothed;
+//! `size` what this destination's transfers have, smoothed. Two round trips are connection and
+//! request, the logarithm is slow start (RFC 6928: ten segments, then twice as many in each round
+//! trip). `rate` is what transfers over this way reached, their stalls counted in; the logarithm
+//! falls away then, because what was measured has slow start in it. Another way is taken when it
+//! would take 5 % and 5 ms less.
 //!
 //! A way that has carried nothing yet is believed to carry any rate, so it is tried; but only where
 //! the transfer would not take three times as long, and a second, should the way carry no more than
@@ -546,7 +547,12 @@ impl Reached {
 
 impl Way {
     fn handle_answer(&mut self, took: Duration, now: Instant) {
-        let seconds = smoothed(self.connect.map(|known| known.as_secs_f64()), took.as_secs_f64());
+        let known = self.connect.map(|known| known.as_secs_f64());
+        let took = took.as_secs_f64();
+        let seconds = match known {
+            Some(known) if self.answered < FIRST_PROBES => known.min(took),
+            known => smoothed(known, took),
+        };
         self.connect = Duration::try_from_secs_f64(seconds).ok();
         self.answered += 1;
         let pause = if self.answered < FIRST_PROBES {
@@ -599,7 +605,8 @@ const BUSY_LOOK: Duration = Duration::from_millis(100);
 const IDLE_LOOK: Duration = Duration::from_millis(300);
 /// After a transfer the next one is expected for so long.
 const BUSY_FOR: Duration = Duration::from_secs(10);
-/// Probes at the start, so that one slow answer does not decide, and their distance.
+/// Probes at the start, of which the quickest counts, and their distance: the first finds a way
+/// that nobody has used, with addresses to be proven and neighbours to be asked for.
 const FIRST_PROBES: u32 = 3;
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// Conditions of a radio change within minutes.

@@ -375,3 +375,15 @@ fn a_session_that_promises_nothing_any_more_ends_and_hubs_do_not_take_turns() {
     world.transfers(700, 3e4);
     assert_eq!(world.sessions.last(), Some(&None));
 }
+
+#[test]
+fn the_first_slow_answer_of_a_way_does_not_decide() {
+    let mut world = World::new(&[(HUB, 50, 20.0), (CABLE, 200, 20.0)]);
+    world.open(server(), 3e4);
+    world.run(Duration::from_millis(400));
+    // It was slow because nobody had used it.
+    world.ways.insert(CABLE, (Duration::from_millis(10), 2.5e6));
+    world.run(Duration::from_secs(4));
+    world.flows.clear();
+    assert_eq!(world.transfers(2, 3e4), CABLE);
+}
