@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow};
 use aws_lc_rs::hmac;
 use hawser_config::atomic_file;
 use hawser_config::identity::random;
+use hawser_host::watched::tell_if_new;
 use hawser_linux::wireless::cards::Wireless;
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, channel};
@@ -167,11 +168,7 @@ impl Keeper {
         let mut names = BTreeSet::new();
         names.extend(joining.map(|(name, _)| name.clone()));
         names.extend(self.slot_stations().map(|shown| shown.name));
-        self.dhcp.send_if_modified(|before| {
-            let is_new = *before != names;
-            *before = names;
-            is_new
-        });
+        tell_if_new(&self.dhcp, names);
     }
 }
 

@@ -43,6 +43,7 @@ use anyhow::{Context, anyhow};
 use hawser_config::ClientConfig;
 use hawser_host::beside::{AccessPoints, Local, Stations as Asked};
 use hawser_host::system_bus::SystemBus;
+use hawser_host::watched::tell_if_new;
 use hawser_linux::system::System;
 use hawser_linux::wireless::cards::{Card, Interface, Wireless};
 use hawser_linux::wireless::written;
@@ -148,11 +149,7 @@ impl AccessPoints for Radio {
     }
 
     fn handle_live(&self, names: BTreeSet<String>) {
-        self.live.send_if_modified(|before| {
-            let is_new = before.as_ref() != Some(&names);
-            *before = Some(names);
-            is_new
-        });
+        tell_if_new(&self.live, Some(names));
     }
 
     fn set_weight(&self, network: String, weight: u32, answer: oneshot::Sender<anyhow::Result<Value>>) {

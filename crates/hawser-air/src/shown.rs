@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant as Clock};
 
+use hawser_host::watched::tell_if_new;
 use hawser_linux::netlink::traffic;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Link, Wireless};
 use hawser_linux::wireless::written;
@@ -82,11 +83,7 @@ impl Keeper {
             pauses,
             notices: self.notices.clone(),
         };
-        self.tell.send_if_modified(|before| {
-            let is_new = *before != view;
-            *before = view;
-            is_new
-        });
+        tell_if_new(&self.tell, view);
     }
 
     pub(super) fn shown_in_slots(&self, card: &Card, shown: &slots::Shown, slots: &Slots) -> Value {

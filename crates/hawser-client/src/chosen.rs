@@ -16,6 +16,7 @@ use hawser_proto::session::Left;
 use hawser_units::Net;
 use tokio::time::Instant;
 
+use super::faster::Leading;
 use super::hubs::Hubs;
 use super::second::Second;
 use super::{Client, session_config};
@@ -67,11 +68,12 @@ impl Client {
             }
             self.said_unknown = unknown;
         }
-        let hosts = self.reached_sooner();
         let Some(second) = &mut self.second else { return };
         let is_chosen = chosen == Some(second.key);
-        let nets = || self.hubs.destinations(second.key, &self.config);
-        let destinations = is_chosen.then(|| Destinations { nets: nets(), hosts });
+        let destinations = is_chosen.then(|| Destinations {
+            nets: self.hubs.destinations(second.key, &self.config),
+            hosts: self.leading.as_ref().map(Leading::through).unwrap_or_default(),
+        });
         second.set_destinations(destinations, chosen.is_some() && !is_chosen);
     }
 

@@ -7,9 +7,9 @@ use std::net::IpAddr;
 
 use hawser_config::HubUse;
 use hawser_config::identity::KeyHash;
-use hawser_control::client::driver::Driver;
 use hawser_dataplane::{Change, Command, SessionId};
 use hawser_host::beside::{FIRST_HUB, Fleet, Led, OtherHub, Placing};
+use hawser_host::watched::tell_if_new;
 use hawser_units::NetworkId;
 
 use super::Client;
@@ -51,7 +51,7 @@ impl Leading {
     }
 
     /// What is to go there.
-    fn through(&self) -> BTreeSet<IpAddr> {
+    pub(super) fn through(&self) -> BTreeSet<IpAddr> {
         self.led.found.borrow().through.clone()
     }
 
@@ -106,11 +106,6 @@ impl Client {
         leading.wanted().filter(|_| self.config.hub == HubUse::Faster)
     }
 
-    /// These destinations.
-    pub(super) fn reached_sooner(&self) -> BTreeSet<IpAddr> {
-        self.leading.as_ref().map(Leading::through).unwrap_or_default()
-    }
-
     /// Tells direct mode of hubs. To be called after whatever has happened.
     pub(super) fn see_to_leading(&mut self) {
         let Some(leading) = &mut self.leading else { return };
@@ -119,11 +114,7 @@ impl Client {
         } else {
             Fleet::default()
         };
-        leading.led.fleet.send_if_modified(|known| {
-            let is_new = *known != fleet;
-            *known = fleet;
-            is_new
-        });
+        tell_if_new(&leading.led.fleet, fleet);
     }
 
     /// Lets a connection begin through one of the hubs.
@@ -132,24 +123,22 @@ impl Client {
             return;
         };
         let hub = leading.hub(placing.way);
-        let second = self.second.as_ref();
         let driver = if hub == Some(self.hubs.choice.current()) {
-            Some(&self.driver)
+            &self.driver
         } else {
-            let there = second.filter(|second| Some(second.key) == hub && second.is_open());
-            there.map(Second::driver)
+            match &self.second {
+                Some(second) if Some(second.key) == hub && second.is_open() => second.driver(),
+                _ => return,
+            }
         };
-        let session = |driver: &Driver| driver.machine.session().map(SessionId);
-        if let Some(driver) = driver
-            && let Some(session) = session(driver)
-        {
-            let flow = placing.flow;
-            driver.order(Change::Place { session, flow });
-            // The answer comes when that has been done.
-            let done = placing.done;
-            (driver.orders)(Command::Snapshot(Box::new(move |_| {
-                let _ = done.send(());
-            })));
-        }
+        let Some(session) = driver.machine.session().map(SessionId) else {
+            return;
+        };
+        let Placing { flow, done, .. } = placing;
+        driver.order(Change::Place { session, flow });
+        // The answer comes when that has been done.
+        (driver.orders)(Command::Snapshot(Box::new(move |_| {
+            let _ = done.send(());
+        })));
     }
 }

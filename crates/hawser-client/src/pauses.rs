@@ -41,26 +41,21 @@ impl Client {
             return;
         };
         let path = |name: &String| self.driver.machine.path(self.driver.networks.by_name(name)?);
-        let mut pauses = BTreeMap::new();
-        for (name, pause) in radio.pauses() {
-            if let Some(path) = path(&name) {
-                pauses.insert((session, path), pause);
-            }
-        }
         let before = std::mem::take(&mut self.pauses.said);
-        for (key, pause) in pauses {
-            let said = before.get(&key).copied().unwrap_or_default();
+        for (name, pause) in radio.pauses() {
+            let Some(path) = path(&name) else { continue };
+            let said = before.get(&(session, path)).copied().unwrap_or_default();
             if said.abs_diff(pause) < SAME {
-                self.pauses.said.insert(key, said);
+                self.pauses.said.insert((session, path), said);
                 continue;
             }
             self.driver.order(Change::SetPause {
                 session: SessionId(session),
-                path: PathId(key.1),
+                path: PathId(path),
                 pause,
             });
-            self.driver.tell(Message::Pause { path: key.1, pause });
-            self.pauses.said.insert(key, pause);
+            self.driver.tell(Message::Pause { path, pause });
+            self.pauses.said.insert((session, path), pause);
         }
     }
 }

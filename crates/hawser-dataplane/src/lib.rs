@@ -166,7 +166,7 @@ pub enum Change {
     SetDestinations {
         /// Which.
         session: SessionId,
-        /// Which.
+        /// To these.
         destinations: Destinations,
     },
     /// Lets a connection begin in a session, whatever is said of its destination, on a client that

@@ -10,6 +10,7 @@ use anyhow::anyhow;
 use hawser_config::RuleConfig;
 use hawser_host::beside::{FIRST_HUB, Finder, Fleet, Found, Placing};
 use hawser_host::dns::Place;
+use hawser_host::watched::tell_if_new;
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{Elements, FURTHER, MARK, MARK_MASK, TABLE, TUNNEL};
 use hawser_steer::destinations::{Change, Counted, Destinations, Flow, Known, Probe, WayFacts};
@@ -71,11 +72,14 @@ impl Faster {
     /// that takes its place.
     fn know_hubs(&mut self) {
         let Some(finder) = &mut self.finder else { return };
-        let fleet = finder.fleet.borrow_and_update().clone();
+        let fleet = finder.fleet.borrow_and_update();
+        if *fleet == self.fleet {
+            return;
+        }
         if fleet.in_use != self.fleet.in_use {
             self.machine.forget();
         }
-        self.fleet = fleet;
+        self.fleet = fleet.clone();
     }
 
     /// The hub that flows with the mark of a further one go through.
@@ -102,11 +106,7 @@ impl Faster {
             through: BTreeSet::new(),
         };
         found.through.extend(through.map(|(address, _)| address));
-        finder.found.send_if_modified(|known| {
-            let is_new = *known != found;
-            *known = found;
-            is_new
-        });
+        tell_if_new(&finder.found, found);
     }
 
     /// What the kernel's sets contain.
@@ -218,7 +218,7 @@ impl Direct {
         let teller = self.naming.teller();
         let is_hub = probe.way == THROUGH_HUB || probe.way.0 >= FIRST_HUB;
         let place = self.place_of(if is_hub { THROUGH_HUB } else { probe.way });
-        let through = self.through(probe).filter(|_| is_hub);
+        let through = is_hub.then(|| self.through(probe)).flatten();
         hawser_linux::tasks::spawn(async move {
             let took = match &place {
                 Some(place) => connect(place, probe, through).await,

@@ -19,6 +19,7 @@
 //! | networks, links and clients' paths alike, as commands show them | [`lines`] |
 //! | how they were over a day and a year, kept on the disk | [`history`] |
 //! | what products ask of each other | [`beside`] |
+//! | values that others watch | [`watched`] |
 //!
 //! The networks themselves, routes and rules are `hawser-linux`'s. A newcomer starts with
 //! [`control_socket`] (what a daemon can be asked) and [`beside`] (how products meet).
@@ -50,3 +51,4 @@ pub mod sensors;
 pub mod signals;
 pub mod system_bus;
 pub mod usage;
+pub mod watched;

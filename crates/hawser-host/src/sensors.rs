@@ -23,6 +23,7 @@ use hawser_steer::policy::conditions::{Facts, WallTime};
 use tokio::sync::watch;
 
 use crate::system_bus::SystemBus;
+use crate::watched::tell_if_new;
 use services::Said;
 
 /// What all sensors know together.
@@ -76,8 +77,7 @@ impl Sensors {
     /// nobody is asked otherwise.
     pub fn look(&mut self, wants_motion: bool) {
         let is_wanted = wants_motion && !self.files.join("moving").exists();
-        self.wants_motion
-            .send_if_modified(|last| std::mem::replace(last, is_wanted) != is_wanted);
+        tell_if_new(&self.wants_motion, is_wanted);
         let mut known = Known::default();
         self.all.iter().for_each(|sensor| sensor.look(&mut known));
         self.known = known;

@@ -6,8 +6,10 @@
 //! the network and the reason:
 //!
 //! ```text
-//!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub, 252: to a further one; 0: none asked for; 1: Hawser's own packets
-//!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what [`MULTIPATH_MARK`] says
+//!   0x4857 RR NN   NN  network, from 2; 251: the tunnel to a hub, 252: to a further one;
+//!                      0: none asked for; 1: Hawser's own packets
+//!                  RR  reason: intents 1 to 5, then as in [`reason`]; with network 0 also what
+//!                      [`MULTIPATH_MARK`] says
 //! ```
 //!
 //! A program chooses for itself by putting `0x485700NN` on its socket (`SO_MARK`), or an intent by

@@ -311,8 +311,8 @@ impl Daemons {
 
     /// Fails when a daemon has ended, with the end of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
-        self.hub.as_mut().map_or(Ok(()), Daemon::check)?;
-        self.members.iter_mut().try_for_each(Daemon::check)?;
+        let hubs = self.hub.iter_mut().chain(&mut self.further_hub);
+        hubs.chain(&mut self.members).try_for_each(Daemon::check)?;
         self.client.check()
     }
 

@@ -1,8 +1,9 @@
 //! Which session a packet from the TUN goes through, where the far end's address does not say it:
 //! on a client all goes through one, while there is one. A second one is with the hub before, for a
 //! while after the client has gone over to another hub: the connections that began there go on
-//! there. Or it is with a hub that rules choose for some destinations: flows to these begin there
-//! while a path of it works, and in the other session while none does.
+//! there. Or it is with a hub that is chosen for some destinations: flows to these begin there
+//! while a path of it works, and in the other session while none does. A single connection can be
+//! placed in either.
 //!
 //! A connection is bound to the hub where it surfaces: past another it has another address. So a
 //! connection of TCP stays with the session that has carried its SYN; one that is older than the
@@ -10,9 +11,9 @@
 //! known there and a path leads there, for it may be able to go on from another address.
 //!
 //! Cost: nothing while there is one session, else one look-up in a table for each packet; one more,
-//! and O(networks of rules), where it begins a connection or belongs to none. Bound:
-//! [`MOST`] connections are remembered, those that still have a place in a session's table of
-//! flows first.
+//! O(networks of rules) and O([`MOST_PLACED`]), where it begins a connection or belongs to none.
+//! Bound: [`MOST`] connections are remembered, those that still have a place in a session's table
+//! of flows first.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 

@@ -36,6 +36,7 @@ use crate::dns::{NameServers, Servers, below};
 use crate::portal;
 use crate::program::Started;
 use crate::system_bus::SystemBus;
+use crate::watched::tell_if_new;
 
 pub use client::report;
 use client::{Event, Lease, Program};
@@ -510,11 +511,7 @@ impl Keeper {
                 tracing::warn!(network = name, "{}", shown.by);
             }
         }
-        self.tell.send_if_modified(|before| {
-            let is_new = *before != shown;
-            *before = shown;
-            is_new
-        });
+        tell_if_new(&self.tell, shown);
     }
 }
 

@@ -19,6 +19,7 @@ use zbus::zvariant::OwnedObjectPath;
 use zbus::{Connection, Message, MessageStream, Proxy};
 
 use crate::system_bus::{SystemBus, object, owners, patiently, within};
+use crate::watched::tell_if_new;
 
 /// Tells whether it moves, or that nobody knows, while that is `wanted`; until nobody can want it
 /// any more.
@@ -105,8 +106,7 @@ async fn converse(bus: &Connection, tell: &watch::Sender<Option<bool>>) -> zbus:
                 }
             }
         }
-        let is_moving = motion.is_moving(since(started));
-        tell.send_if_modified(|last| std::mem::replace(last, is_moving) != is_moving);
+        tell_if_new(tell, motion.is_moving(since(started)));
     }
 }
 

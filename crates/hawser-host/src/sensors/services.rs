@@ -20,6 +20,7 @@ use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use zbus::{Connection, MatchRule, MessageStream};
 
 use crate::system_bus::{SystemBus, object, owners, patiently, runs};
+use crate::watched::tell_if_new;
 
 /// What they say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,12 +49,7 @@ async fn listen(bus: &SystemBus, tell: &watch::Sender<Said>) -> zbus::Result<()>
     let changed = Notify::new();
     let looks = async {
         loop {
-            let said = look(&bus).await;
-            tell.send_if_modified(|last| {
-                let is_new = *last != said;
-                *last = said;
-                is_new
-            });
+            tell_if_new(tell, look(&bus).await);
             let _ = timeout(LOOK_EVERY, changed.notified()).await;
             // What happens together is looked at once.
             sleep(SETTLED_AFTER).await;

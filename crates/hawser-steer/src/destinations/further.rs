@@ -60,8 +60,7 @@ impl Destinations {
             .max_by(|(_, one), (_, other)| one.total_cmp(other));
         let most = most.map(|(hub, promise)| (*hub, *promise));
         let further = &mut self.further;
-        let before = further.wanted.filter(|wanted| near.contains_key(&wanted.hub));
-        further.wanted = before;
+        further.wanted.take_if(|wanted| !near.contains_key(&wanted.hub));
         let (best, most) = most?;
         let begin = |hub| Wanted {
             hub,

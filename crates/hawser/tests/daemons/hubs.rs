@@ -678,7 +678,7 @@ fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
         explained.contains("through 203.0.113.2:4431 because its destination is reached sooner there"),
         "{explained}"
     );
-    assert!(explained.contains("through 203.0.113.2:4431 "), "{explained}");
+    assert!(explained.contains("; through 203.0.113.2:4431 "), "{explained}");
     hubs.world.wait("counted", |world| {
         world.status("c")["hubs"][1]["finishing"].as_u64() > Some(0)
     });
