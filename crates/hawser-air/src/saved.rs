@@ -2,7 +2,9 @@
 //! or wpa_supplicant, and those of `[radio]`.
 //!
 //! Files are only read. A network that its owner has told the system not to join by itself is not
-//! joined by Hawser either; nor is one whose key lies elsewhere (a keyring, a dialogue).
+//! joined by Hawser either; nor is one whose key lies elsewhere (a keyring, a dialogue), one that
+//! belongs to some users only, or one whose check of the server (802.1X) Hawser cannot make: whoever
+//! joins such a network unchecked gives the user's password to anybody who calls himself by its name.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -162,6 +164,15 @@ impl<'a> Sections<'a> {
         Self(values)
     }
 
+    /// Returns the keys of a section that have a value.
+    fn keys(&self, section: &str) -> impl Iterator<Item = &'a str> {
+        let own = self
+            .0
+            .iter()
+            .filter(move |((of, _), value)| *of == section && !value.is_empty());
+        own.map(|((_, key), _)| *key)
+    }
+
     fn get(&self, section: &str, key: &str) -> Option<&'a str> {
         self.0.get(&(section, key)).copied()
     }
@@ -201,18 +212,20 @@ fn network_manager(root: &Path) -> Vec<KnownNetwork> {
         })
         .collect::<Vec<_>>();
     all.iter()
-        .filter_map(|(_, text)| profile(&Sections::parse(text)))
+        .filter_map(|(_, text)| profile(&Sections::parse(text), root))
         .collect()
 }
 
-fn profile(file: &Sections<'_>) -> Option<KnownNetwork> {
+fn profile(file: &Sections<'_>, root: &Path) -> Option<KnownNetwork> {
     let get = |section: &str, key: &str| file.get(section, key);
     let is_wifi = matches!(get("connection", "type"), Some("wifi" | "802-11-wireless"));
     let wifi = |key: &str| get("wifi", key).or_else(|| get("802-11-wireless", key));
     let joins_itself = get("connection", "autoconnect") != Some("false")
         && get("connection", "interface-name").is_none()
         && matches!(wifi("mode"), None | Some("infrastructure"));
-    if !is_wifi || !joins_itself {
+    // Of some users only: Hawser would join it for all.
+    let is_private = get("connection", "permissions").is_some_and(|users| !users.is_empty());
+    if !is_wifi || !joins_itself || is_private {
         return None;
     }
     let security = |key: &str| get("wifi-security", key).or_else(|| get("802-11-wireless-security", key));
@@ -225,7 +238,7 @@ fn profile(file: &Sections<'_>) -> Option<KnownNetwork> {
         Some("owe") => owe(),
         Some("wpa-psk") => passphrase(&key?, false),
         Some("sae") => passphrase(&key?, true),
-        Some("wpa-eap") => enterprise(file)?,
+        Some("wpa-eap") => enterprise(file, root)?,
         Some(_) => return None,
     };
     Some(KnownNetwork {
@@ -244,8 +257,22 @@ fn key_file_bytes(text: &str) -> Vec<u8> {
     numbers.unwrap_or_else(|| unescape(text).into_bytes())
 }
 
-fn enterprise(file: &Sections<'_>) -> Option<KnownNetwork> {
-    let get = |key: &str| file.get("802-1x", key).map(unescape);
+/// Returns an 802.1X network with every check of its server that the profile asks for; `None` where
+/// one of them cannot be made. `root`: where certificates of the system are looked up.
+fn enterprise(file: &Sections<'_>, root: &Path) -> Option<KnownNetwork> {
+    let get = |key: &str| {
+        file.get("802-1x", key)
+            .filter(|value| !value.is_empty())
+            .map(unescape)
+    };
+    let is_known = |key: &str| {
+        SERVER_CHECKS.iter().any(|(known, _)| *known == key)
+            || CERTIFICATES.iter().any(|(known, _)| *known == key)
+    };
+    let can_check = |key: &str| is_known(key) || key == "system-ca-certs" || !is_check(key);
+    if !file.keys("802-1x").all(can_check) {
+        return None;
+    }
     let mut settings = vec![
         setting("key_mgmt", "WPA-EAP WPA-EAP-SHA256 FT-EAP"),
         setting(
@@ -264,20 +291,29 @@ fn enterprise(file: &Sections<'_>) -> Option<KnownNetwork> {
         ("identity", "identity"),
         ("anonymous-identity", "anonymous_identity"),
         ("password", "password"),
-        ("domain-suffix-match", "domain_suffix_match"),
         ("private-key-password", "private_key_passwd"),
     ];
-    for (key, variable) in texts {
-        settings.extend(get(key).map(|value| setting(variable, quoted(&value))));
+    for (key, variable) in texts.into_iter().chain(SERVER_CHECKS) {
+        // Lists end with a semicolon in key files, and do not in wpa_supplicant.
+        let value = get(key).map(|value| value.trim_end_matches(';').to_owned());
+        settings.extend(value.map(|value| setting(variable, quoted(&value))));
     }
-    let paths = [
-        ("ca-cert", "ca_cert"),
-        ("client-cert", "client_cert"),
-        ("private-key", "private_key"),
-    ];
-    for (key, variable) in paths {
-        let path = get(key).map(|value| value.trim_start_matches("file://").to_owned());
-        settings.extend(path.map(|path| setting(variable, quoted(&path))));
+    for (key, variable) in CERTIFICATES {
+        let Some(value) = get(key) else { continue };
+        let path = value.trim_start_matches("file://").trim_end_matches('\0');
+        // A certificate inside of the profile, or in a token, has no path.
+        if !path.starts_with('/') {
+            return None;
+        }
+        settings.push(setting(variable, quoted(path)));
+    }
+    if file.get("802-1x", "system-ca-certs") == Some("true") {
+        let bundle = SYSTEM_CERTIFICATES
+            .iter()
+            .find(|path| root.join(path).is_file())?;
+        let own = ["ca_cert", "ca_cert2"];
+        settings.retain(|(key, _)| !own.contains(&key.as_str()));
+        settings.extend(own.map(|variable| setting(variable, quoted(&format!("/{bundle}")))));
     }
     let inner = get("phase2-auth").map(|inner| format!("auth={}", inner.to_uppercase()));
     settings.extend(inner.map(|inner| setting("phase2", quoted(&inner))));
@@ -366,6 +402,10 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<KnownNetwork> {
     } else {
         return None;
     };
+    let can_check = |key: &&str| PASSED_ON.contains(key) || !is_check(key);
+    if protection == Protection::Enterprise && !values.keys().all(|key| can_check(key)) {
+        return None;
+    }
     let passed = values
         .iter()
         .filter(|(key, _)| PASSED_ON.contains(key))
@@ -378,15 +418,66 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<KnownNetwork> {
     })
 }
 
+/// Returns whether a key of a profile or of a network block constrains who may be the server.
+fn is_check(key: &str) -> bool {
+    [
+        "match",
+        "ca-cert",
+        "ca_cert",
+        "ca-path",
+        "ca_path",
+        "cert_subject",
+        "ocsp",
+        "system-ca",
+    ]
+    .iter()
+    .any(|part| key.contains(part))
+        && !key.contains("password")
+}
+
+/// Names that the server's certificate must have: keys of NetworkManager (nm-settings-keyfile,
+/// 802-1x) with those of wpa_supplicant.
+const SERVER_CHECKS: [(&str, &str); 8] = [
+    ("subject-match", "subject_match"),
+    ("altsubject-matches", "altsubject_match"),
+    ("domain-match", "domain_match"),
+    ("domain-suffix-match", "domain_suffix_match"),
+    ("phase2-subject-match", "subject_match2"),
+    ("phase2-altsubject-matches", "altsubject_match2"),
+    ("phase2-domain-match", "domain_match2"),
+    ("phase2-domain-suffix-match", "domain_suffix_match2"),
+];
+/// Files of certificates and keys, likewise.
+const CERTIFICATES: [(&str, &str); 6] = [
+    ("ca-cert", "ca_cert"),
+    ("ca-path", "ca_path"),
+    ("client-cert", "client_cert"),
+    ("private-key", "private_key"),
+    ("phase2-ca-cert", "ca_cert2"),
+    ("phase2-ca-path", "ca_path2"),
+];
+/// The certificate authorities that the system trusts, in one file: Debian's and Fedora's name.
+const SYSTEM_CERTIFICATES: [&str; 2] = [
+    "etc/ssl/certs/ca-certificates.crt",
+    "etc/pki/tls/certs/ca-bundle.crt",
+];
 /// The variables of a network block that say how one joins.
-const PASSED_ON: [&str; 22] = [
+const PASSED_ON: [&str; 31] = [
     "altsubject_match",
+    "altsubject_match2",
     "anonymous_identity",
     "auth_alg",
     "ca_cert",
+    "ca_cert2",
+    "ca_path",
+    "ca_path2",
+    "check_cert_subject",
+    "check_cert_subject2",
     "client_cert",
     "domain_match",
+    "domain_match2",
     "domain_suffix_match",
+    "domain_suffix_match2",
     "eap",
     "group",
     "identity",
@@ -402,6 +493,7 @@ const PASSED_ON: [&str; 22] = [
     "psk",
     "sae_password",
     "subject_match",
+    "subject_match2",
 ];
 /// More than any such file has, bytes.
 const LARGEST: u64 = 1 << 20;
@@ -461,6 +553,96 @@ mod tests {
         // Keys never reach a log.
         let shown = format!("{known:?}");
         assert!(!shown.contains("sesame") && !shown.contains("secret"), "{shown}");
+    }
+
+    /// An 802.1X profile with more lines in a section.
+    fn office(root: &Path, more: &str) -> Option<KnownNetwork> {
+        let text = format!(
+            "[connection]\ntype=wifi\n[wifi]\nssid=office\n[wifi-security]\nkey-mgmt=wpa-eap\n[802-1x]\neap=peap;\nidentity=ann\npassword=secret\nphase2-auth=mschapv2\n{more}"
+        );
+        let file = "etc/NetworkManager/system-connections/office.nmconnection";
+        write(root, file, &text);
+        known_below(root, &config("")).remove(&b"office"[..])
+    }
+
+    #[test]
+    fn every_check_of_a_server_is_made_or_the_network_is_not_joined() {
+        let root = tempfile::tempdir().unwrap();
+        let bundle = "etc/ssl/certs/ca-certificates.crt";
+        for (line, variable, expected) in [
+            (
+                "domain-match=radius.example.org",
+                "domain_match",
+                "\"radius.example.org\"",
+            ),
+            (
+                "domain-suffix-match=example.org",
+                "domain_suffix_match",
+                "\"example.org\"",
+            ),
+            ("subject-match=CN=radius", "subject_match", "\"CN=radius\""),
+            (
+                "altsubject-matches=DNS:a;DNS:b;",
+                "altsubject_match",
+                "\"DNS:a;DNS:b\"",
+            ),
+            (
+                "phase2-domain-match=inner.example",
+                "domain_match2",
+                "\"inner.example\"",
+            ),
+            (
+                "ca-cert=file:///etc/ssl/office.pem",
+                "ca_cert",
+                "\"/etc/ssl/office.pem\"",
+            ),
+            ("ca-path=/etc/ssl/office", "ca_path", "\"/etc/ssl/office\""),
+        ] {
+            let found = office(root.path(), line).unwrap();
+            assert_eq!(value(&found, variable).as_deref(), Some(expected), "{line}");
+        }
+        for line in [
+            "ca-cert=77;73;73;",
+            "ca-cert=pkcs11:token=a",
+            "some-new-match=x",
+            "system-ca-certs=true",
+        ] {
+            assert_eq!(office(root.path(), line), None, "{line}");
+        }
+        write(root.path(), bundle, "certificates");
+        let found = office(root.path(), "system-ca-certs=true\nca-cert=/old.pem").unwrap();
+        let expected = format!("\"/{bundle}\"");
+        assert_eq!(value(&found, "ca_cert"), Some(expected));
+    }
+
+    #[test]
+    fn a_profile_of_some_users_is_not_joined_for_all() {
+        let root = tempfile::tempdir().unwrap();
+        let text = "[connection]\ntype=wifi\npermissions=user:ann:;\n[wifi]\nssid=home\n";
+        let file = "etc/NetworkManager/system-connections/home.nmconnection";
+        write(root.path(), file, text);
+        assert!(known_below(root.path(), &config("")).is_empty());
+        write(root.path(), file, &text.replace("user:ann:;", ""));
+        assert_eq!(known_below(root.path(), &config("")).len(), 1);
+    }
+
+    #[test]
+    fn a_check_in_a_network_block_that_cannot_be_passed_on_forbids_it() {
+        let root = tempfile::tempdir().unwrap();
+        let block = |more: &str| {
+            let text = format!(
+                "network={{\n ssid=\"office\"\n key_mgmt=WPA-EAP\n eap=PEAP\n identity=\"ann\"\n {more}\n}}\n"
+            );
+            write(root.path(), "etc/wpa_supplicant/wpa_supplicant.conf", &text);
+            known_below(root.path(), &config("")).remove(&b"office"[..])
+        };
+        let found = block("check_cert_subject=\"CN=radius\"").unwrap();
+        assert_eq!(
+            value(&found, "check_cert_subject").as_deref(),
+            Some("\"CN=radius\"")
+        );
+        assert_eq!(block("ocsp=2"), None);
+        assert!(block("priority=3").is_some());
     }
 
     #[test]
