@@ -160,16 +160,26 @@ pub fn read_memory_file(descriptor: OwnedFd, limit: u64) -> io::Result<Vec<u8>> 
 /// stopping it for good.
 ///
 /// A process that gets SIGTERM does not know why. `systemctl restart`, a control group out of
-/// memory and a kill by hand are no reason to lift a kill switch: only a job of the kind `stop` is.
-/// Where the manager does not answer, nothing is lifted.
+/// memory and a kill by hand are no reason to lift a kill switch: only a job of the kind `stop` is,
+/// unless the manager has added it to a job that starts a unit which conflicts with this one. So are
+/// shutdown and reboot (`shutdown.target`), in which other services still send, and the start of
+/// another way to use the networks. Where the manager does not answer, nothing is lifted.
 #[must_use]
 pub fn is_stopped_for_good() -> bool {
     let Some(unit) = own_unit() else { return true };
-    let ask = || run("systemctl", &["list-jobs", "--no-legend", "--plain", &unit], "");
-    // A unit that signals all its processes may have met the one that asks.
-    let jobs = ask().or_else(|_| ask()).or_else(|_| ask());
-    jobs.inspect_err(|error| tracing::warn!(%error, "the service manager does not say why this ends"))
-        .is_ok_and(|jobs| says_stop(&jobs, &unit))
+    let ask = |words: &[&str]| {
+        // A unit that signals all its processes may have met the one that asks.
+        let asked = run("systemctl", words, "");
+        asked
+            .or_else(|_| run("systemctl", words, ""))
+            .or_else(|_| run("systemctl", words, ""))
+            .inspect_err(|error| tracing::warn!(%error, "the service manager does not report why this ends"))
+    };
+    let conflicts = ["show", "--value", "-p", "Conflicts", "-p", "ConflictedBy", &unit];
+    match (ask(&["list-jobs", "--no-legend", "--plain"]), ask(&conflicts)) {
+        (Ok(jobs), Ok(conflicts)) => is_stopped_by_itself(&jobs, &unit, &conflicts),
+        (Err(_), _) | (_, Err(_)) => false,
+    }
 }
 
 /// The unit whose main process this is.
@@ -185,12 +195,16 @@ fn own_unit() -> Option<String> {
         .map(ToOwned::to_owned)
 }
 
-/// A line for each job: its number, unit, kind and state.
-fn says_stop(jobs: &str, unit: &str) -> bool {
-    jobs.lines().any(|line| {
-        let words: Vec<_> = line.split_whitespace().collect();
-        words.get(1) == Some(&unit) && words.get(2) == Some(&"stop")
-    })
+/// Returns whether `jobs` (a line for each: its number, unit, kind and state) stop `unit` and start
+/// none of the units that conflict with it.
+fn is_stopped_by_itself(jobs: &str, unit: &str, conflicts: &str) -> bool {
+    let has_job = |unit: &str, kind: &str| {
+        jobs.lines().any(|line| {
+            let words: Vec<_> = line.split_whitespace().collect();
+            words.get(1) == Some(&unit) && words.get(2) == Some(&kind)
+        })
+    };
+    has_job(unit, "stop") && !conflicts.split_whitespace().any(|other| has_job(other, "start"))
 }
 
 #[cfg(test)]
@@ -207,15 +221,34 @@ mod tests {
 
     #[test]
     fn only_a_job_of_its_own_that_stops_is_for_good() {
-        let unit = "hawser.service";
-        assert!(says_stop("7 hawser.service stop running\n", unit));
-        assert!(says_stop(
-            "1 a.service stop running\n7 hawser.service stop waiting\n",
-            unit
+        let is_wish = |jobs| {
+            let conflicts = "shutdown.target\nhawser-direct.service\n";
+            is_stopped_by_itself(jobs, "hawser.service", conflicts)
+        };
+        assert!(is_wish("7 hawser.service stop running\n"));
+        assert!(is_wish(
+            "1 a.service stop running\n7 hawser.service stop waiting\n"
         ));
-        assert!(!says_stop("7 hawser.service restart running\n", unit));
-        assert!(!says_stop("7 other.service stop running\n", unit));
-        assert!(!says_stop("", unit));
+        assert!(is_wish(
+            "1 a.service start running\n7 hawser.service stop waiting\n"
+        ));
+        assert!(!is_wish("7 hawser.service restart running\n"));
+        assert!(!is_wish("7 other.service stop running\n"));
+        assert!(!is_wish(""));
+    }
+
+    #[test]
+    fn a_shutdown_and_a_unit_that_conflicts_are_no_wish_to_end() {
+        let stops = |jobs| {
+            let conflicts = "shutdown.target\nhawser-direct.service\n";
+            is_stopped_by_itself(jobs, "hawser.service", conflicts)
+        };
+        assert!(!stops(
+            "1 reboot.target start waiting\n7 hawser.service stop running\n9 shutdown.target start waiting\n"
+        ));
+        assert!(!stops(
+            "7 hawser.service stop running\n8 hawser-direct.service start waiting\n"
+        ));
     }
 
     #[test]

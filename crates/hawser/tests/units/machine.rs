@@ -64,7 +64,7 @@ impl Machine {
     }
 
     fn wait(&mut self, what: &str, mut is_so: impl FnMut(&mut Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !is_so(self) {
             let console = || std::fs::read_to_string(&self.log).unwrap_or_default();
             assert!(Instant::now() < deadline, "not {what}: {}", console());
@@ -73,6 +73,17 @@ impl Machine {
             }
             std::thread::sleep(Duration::from_millis(30));
         }
+    }
+
+    /// Waits until the machine is off, and calls `meanwhile` again and again.
+    pub(crate) fn wait_for_its_end(&mut self, mut meanwhile: impl FnMut()) {
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
+        while matches!(self.container.try_wait(), Ok(None)) {
+            assert!(Instant::now() < deadline, "the machine is not off");
+            meanwhile();
+        }
+        // Another process may get its number.
+        self.init = 0;
     }
 
     /// A path of the machine, from outside.
@@ -128,7 +139,7 @@ impl Machine {
 
     /// Waits for what a unit or its daemon says.
     pub(crate) fn wait_until(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !is_so(self) {
             assert!(Instant::now() < deadline, "not {what}: {}", self.journal());
             std::thread::sleep(Duration::from_millis(50));
