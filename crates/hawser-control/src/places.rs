@@ -25,6 +25,8 @@ struct Counts {
     strangers: BTreeMap<IpAddr, usize>,
     all_strangers: usize,
     known: usize,
+    /// By source: connections that are known.
+    known_of: BTreeMap<IpAddr, usize>,
     /// The second byte of addresses on loopback.
     net: u8,
     /// How many may be known at once.
@@ -56,6 +58,7 @@ impl Places {
             strangers: BTreeMap::new(),
             all_strangers: 0,
             known: 0,
+            known_of: BTreeMap::new(),
             net,
             most,
             sources: BTreeMap::new(),
@@ -123,17 +126,20 @@ impl Place {
         self.shown = Some(local);
     }
 
-    /// Its client is known; false: there are as many as there may be.
+    /// Counts its client as known. Returns false where there are as many as there may be, in all or
+    /// of this source: a client that is let in could otherwise take every place.
     pub(crate) fn know(&mut self) -> bool {
         if self.is_known {
             return true;
         }
         let mut counts = self.places.lock();
-        if counts.known >= counts.most {
+        let of_source = counts.known_of.get(&self.source).copied().unwrap_or(0);
+        if counts.known >= counts.most || of_source >= (counts.most / SOURCES).max(OF_ONE) {
             counts.turned_away += 1;
             return false;
         }
         counts.known += 1;
+        counts.known_of.insert(self.source, of_source + 1);
         counts.forget_stranger(self.source);
         self.is_known = true;
         true
@@ -157,6 +163,12 @@ impl Drop for Place {
         let mut counts = self.places.lock();
         if self.is_known {
             counts.known -= 1;
+            if let Some(of_source) = counts.known_of.get_mut(&self.source) {
+                *of_source -= 1;
+                if *of_source == 0 {
+                    counts.known_of.remove(&self.source);
+                }
+            }
         } else {
             counts.forget_stranger(self.source);
         }
@@ -176,6 +188,10 @@ impl Drop for Place {
 
 /// Strangers' connections of one source: a household's machines that all begin at once.
 const OF_ONE: usize = 32;
+/// A source has at most this part of all places for known connections, and at least [`OF_ONE`]: 512 of
+/// 8,192 are enough for the clients behind a carrier's address, and eight such sources leave half of
+/// the places to others.
+const SOURCES: usize = 16;
 /// Strangers' connections in all: some 100 KB each for a quarter of a minute at most.
 pub(crate) const STRANGERS: usize = 256;
 /// How long after a data packet from a hub its client counts as known.
@@ -213,19 +229,37 @@ mod tests {
             .collect();
         assert!(places.enter(from(1, 99)).is_none());
         assert!(known.iter_mut().all(Place::know));
+        let of_source = places.lock().known_of[&source(from(1, 0).ip())];
+        assert_eq!(of_source, OF_ONE);
         assert!(places.enter(from(1, 99)).is_some());
     }
 
     #[test]
     fn no_more_are_known_than_may_be() {
         let places = Places::new(83, 3);
-        let mut all: Vec<_> = (0..4).filter_map(|port| places.enter(from(1, port))).collect();
+        let mut all: Vec<_> = (0..4).filter_map(|last| places.enter(from(last, 1))).collect();
         assert_eq!(
             all.iter_mut()
                 .filter_map(|place| place.know().then_some(()))
                 .count(),
             3
         );
+    }
+
+    #[test]
+    fn one_client_does_not_take_all_places_of_those_who_are_known() {
+        let places = Places::new(83, 1_024);
+        let known = |port| {
+            let mut place = places.enter(from(1, port))?;
+            place.know().then_some(place)
+        };
+        let mut all: Vec<_> = (0..100).filter_map(known).collect();
+        assert_eq!(all.len(), 1_024 / SOURCES);
+        let mut other = places.enter(from(2, 1)).unwrap();
+        assert!(other.know());
+        all.clear();
+        drop(other);
+        assert!(places.lock().known_of.is_empty());
     }
 
     #[test]
