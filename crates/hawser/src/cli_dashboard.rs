@@ -14,7 +14,7 @@ use crate::runtime::runtime;
 ///
 /// Serves a page on this machine until Ctrl-C. Whoever opens the whole address that is printed can
 /// pause and cap networks and change schedulers and rules too; without what follows its #, the page
-/// only shows. Nobody else reaches it; from another machine: ssh -L 9468:localhost:9468
+/// only shows. Nobody else reaches it; from another machine: ssh -L 9468:127.0.0.1:9468
 /// root@MACHINE, then open the same address there.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DashboardArgs {
@@ -36,7 +36,9 @@ pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
             token: token.clone(),
         };
         let at = dashboard::serve(args.listen, served).await?;
-        say!("http://localhost:{}/#{token} (Ctrl-C ends it)", at.port())?;
+        // By address: `localhost` is also [::1], where another user may listen on the same port and be
+        // handed the token.
+        say!("http://{at}/#{token} (Ctrl-C ends it)")?;
         tokio::signal::ctrl_c().await?;
         anyhow::Ok(())
     })?;

@@ -30,7 +30,7 @@ use crate::run_dir::Role;
 pub async fn serve(address: SocketAddr, served: Served) -> anyhow::Result<SocketAddr> {
     if !address.ip().is_loopback() {
         bail!(
-            "{address} is no address of this machine alone: from another machine, use ssh -L 9468:localhost:9468"
+            "{address} is no address of this machine alone: from another machine, use ssh -L 9468:127.0.0.1:9468"
         );
     }
     let served = Arc::new(served);
@@ -53,7 +53,7 @@ pub struct Served {
 
 async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std::io::Result<()> {
     if !is_ours(&asked) {
-        let refused = Answer::line("403 Forbidden", "ask for http://localhost:9468");
+        let refused = Answer::line("403 Forbidden", "ask for http://127.0.0.1:9468");
         return refused.send(&mut stream).await;
     }
     if asked.is_change {

@@ -19,7 +19,7 @@ fn get(world: &World, path: &str, fields: &str) -> String {
 fn request(world: &World, method: &str, path: &str, fields: &str) -> String {
     let inside = world.open("c");
     let mut stream = inside.run(|| TcpStream::connect(AT)).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
+    stream.set_read_timeout(Some(hawser_testing::GIVE_UP)).unwrap();
     write!(stream, "{method} {path} HTTP/1.1\r\n{fields}\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -270,7 +270,7 @@ impl Browser {
     }
 
     fn wait(&mut self, expression: &str) {
-        let deadline = Instant::now() + Duration::from_secs(15);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while self.value(expression) != true {
             let page = self.value("document.body.innerText");
             assert!(Instant::now() < deadline, "never: {expression}; {page}");
@@ -361,10 +361,7 @@ fn a_person_changes_caps_schedulers_and_rules_in_a_browser() {
     assert_eq!(browser.value(labelled), true);
     // Who only looks is offered nothing.
     let (open, _) = address.split_once('#').unwrap();
-    browser.tell(
-        "Page.navigate",
-        &json!({ "url": open.replace("localhost", "127.0.0.1") }),
-    );
+    browser.tell("Page.navigate", &json!({ "url": open }));
     browser.wait(
         "document.getElementById('rules') && document.getElementById('rules').innerText.includes('port 22')",
     );
