@@ -4,8 +4,10 @@
 use std::time::Duration;
 
 use anyhow::bail;
+use hawser_config::WhenEnded;
 use hawser_control::client::driver::Happened;
 use hawser_control::client::{ConnectError, Established};
+use hawser_host::notification;
 use hawser_units::NetworkId;
 use hawser_wire::control::{CloseReason, Hello, Refusal, VERSION};
 use hawser_wire::frame::Format;
@@ -58,13 +60,13 @@ impl Client {
                     .get(&network)
                     .map(|a| a.network.name.clone());
                 tracing::debug!(network = name, %error, "attempt failed");
-                self.on_attempt_failed(&error)?;
+                self.on_attempt_failed(&error).await?;
             }
         }
         Ok(Next::Continue)
     }
 
-    pub(super) fn on_attempt_failed(&mut self, error: &ConnectError) -> anyhow::Result<()> {
+    async fn on_attempt_failed(&mut self, error: &ConnectError) -> anyhow::Result<()> {
         self.notice = Some(error.to_string());
         let fatal = match error {
             ConnectError::Refused(refusal) => !refusal.is_temporary(),
@@ -75,7 +77,11 @@ impl Client {
             ConnectError::NoAnswer(_) | ConnectError::Failed(..) => false,
         };
         if fatal && !self.config.kill_switch && !self.hubs.has_others() {
-            bail!("{error}");
+            // Before the tunnel was up once, the user is still waiting for the answer.
+            if self.config.when_ended == WhenEnded::Open || !self.tunnel.is_set_up() {
+                bail!("{error}");
+            }
+            self.block(error).await?;
         }
         if self.driver.reach.is_busy() {
             return Ok(());
@@ -90,6 +96,19 @@ impl Client {
             tracing::warn!(%error, retry_in_s = pause.as_secs_f64(), "the hub is out of reach");
             self.driver.retry_at = Some(tokio::time::Instant::now() + pause);
         }
+        Ok(())
+    }
+
+    /// Refuses all traffic of the tunnel after an end that the user has not asked for, and notifies
+    /// once.
+    async fn block(&mut self, error: &ConnectError) -> anyhow::Result<()> {
+        let text = format!("{error}; nothing leaves until `hawser down` (when_ended = \"block\")");
+        if self.tunnel.close().await? {
+            tracing::error!("{text}");
+            let (summary, body) = ("The hub has ended this machine's access", "sudo hawser status");
+            hawser_linux::tasks::spawn(notification::notify(summary.to_owned(), body.to_owned()));
+        }
+        self.notice = Some(text);
         Ok(())
     }
 

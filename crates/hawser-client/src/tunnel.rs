@@ -20,6 +20,8 @@ pub(super) struct Tunnel {
     interface: String,
     /// The addresses and resolvers in force.
     inner: Option<Inner>,
+    /// Whether the hub has ended the session for good, and traffic is refused.
+    is_closed: bool,
     warned: Vec<String>,
     /// Sets up interface and routes in place of this, where some flows go past the hub.
     beside: Option<Beside>,
@@ -43,6 +45,7 @@ impl Tunnel {
             tun,
             interface,
             inner: None,
+            is_closed: false,
             warned: Vec::new(),
             beside: None,
             gateway: None,
@@ -88,6 +91,7 @@ impl Tunnel {
             .await
             .with_context(|| format!("cannot set up {}", self.interface))?;
         self.inner = Some(inner);
+        self.is_closed = false;
         Ok(())
     }
 
@@ -141,6 +145,29 @@ impl Tunnel {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a hub has assigned addresses since the start, also where the tunnel is closed
+    /// now.
+    pub(super) fn is_set_up(&self) -> bool {
+        self.inner.is_some() || self.is_closed
+    }
+
+    /// Refuses everything that is routed into the tunnel, until [`apply`](Self::apply) sets it up
+    /// again. Returns whether it was open.
+    pub(super) async fn close(&mut self) -> anyhow::Result<bool> {
+        let Some(inner) = self.inner.take() else {
+            return Ok(false);
+        };
+        self.is_closed = true;
+        // Direct mode keeps what is routed there in the interface, where it ends with the session.
+        if self.beside.is_none() {
+            for (address, _) in &inner.addresses {
+                let closed = self.system.close_tunnel(&self.interface, address.is_ipv6()).await;
+                closed.context("cannot close the tunnel")?;
+            }
+        }
+        Ok(true)
     }
 
     /// A gateway in front of this tunnel; `None` before the hub has answered, and where direct mode

@@ -14,6 +14,7 @@ use crate::{
     AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
     LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig, PortForwardConfig, Proxy,
     QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
+    WhenEnded,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -34,6 +35,8 @@ pub struct ClientConfig {
     pub dns: DnsMode,
     /// Whether nothing may leave outside the tunnel.
     pub kill_switch: bool,
+    /// What becomes of traffic when the hub refuses this machine for good.
+    pub when_ended: WhenEnded,
     /// Whether this machine forwards for others, and behind which interfaces they are.
     pub forward: Forward,
     /// What comes in from the hub and goes to a machine behind this one.
@@ -88,6 +91,7 @@ impl Default for ClientConfig {
             mtu: Mtu(DEFAULT_MTU),
             dns: DnsMode::Keep,
             kill_switch: false,
+            when_ended: WhenEnded::Block,
             forward: Forward::Off,
             port_forwards: Vec::new(),
             subnets: Vec::new(),

@@ -453,6 +453,18 @@ pub enum DnsMode {
     Networks,
 }
 
+/// What becomes of a client's traffic when its hub refuses it for good: a revocation, an enrolment
+/// that has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WhenEnded {
+    /// It is refused until the client is stopped or let in again: the user has not asked for an end.
+    #[default]
+    Block,
+    /// The client ends, and traffic leaves outside the tunnel.
+    Open,
+}
+
 /// Which hub of a fleet a client uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

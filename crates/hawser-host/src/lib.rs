@@ -38,7 +38,7 @@ pub mod http_client;
 pub mod lines;
 pub mod logging;
 pub mod metrics;
-mod notification;
+pub mod notification;
 pub mod options;
 mod ownership;
 pub mod portal;

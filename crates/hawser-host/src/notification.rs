@@ -1,4 +1,4 @@
-//! A word to people at a screen: a desktop notification that a network asks for a login.
+//! Desktop notifications: a network asks for a login, the hub has ended this machine's access.
 //!
 //! logind says who has a graphical session; `notify-send` runs with the rights of that user. Where
 //! systemd runs, it starts the program, because a daemon that is confined by its unit may neither
@@ -15,16 +15,22 @@ use zbus::zvariant::OwnedObjectPath;
 use crate::program::{as_user, find};
 use crate::system_bus::{SystemBus, object};
 
-/// Tells those who sit at a screen that the network asks for a login.
-pub(crate) async fn tell(network: String) {
+/// Notifies those who sit at a screen that the network asks for a login.
+pub(crate) async fn ask_for_login(network: String) {
+    let body = format!("sudo hawser login {network}");
+    notify(format!("{network} asks for a login"), body).await;
+}
+
+/// Shows a notification to those who sit at a screen: one line, and what to do.
+pub async fn notify(summary: String, body: String) {
     let Some(program) = find("notify-send") else {
         return;
     };
     let starts = Path::new("/run/systemd/system").exists();
-    tell_by(&mut SystemBus::default(), &program, starts, &network).await;
+    notify_by(&mut SystemBus::default(), &program, starts, (&summary, &body)).await;
 }
 
-async fn tell_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, network: &str) {
+async fn notify_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, text: (&str, &str)) {
     let users = match bus.ask(|bus| async move { users(&bus).await }).await {
         Ok(users) => users,
         Err(error) => {
@@ -33,7 +39,7 @@ async fn tell_by(bus: &mut SystemBus, program: &Path, has_systemd: bool, network
         }
     };
     for user in users {
-        let words = words(user, program, has_systemd, network);
+        let words = words(user, program, has_systemd, text);
         let told = spawn_blocking(move || {
             let mut command = Command::new(&words[0]);
             command.args(&words[1..]).current_dir("/");
@@ -77,7 +83,7 @@ async fn users(bus: &Connection) -> zbus::Result<Vec<User>> {
 }
 
 /// The command that shows it to that user.
-fn words(user: User, program: &Path, has_systemd: bool, network: &str) -> Vec<String> {
+fn words(user: User, program: &Path, has_systemd: bool, (summary, body): (&str, &str)) -> Vec<String> {
     let bus = format!("DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/{}/bus", user.id);
     let start = if has_systemd {
         let mut words = ["systemd-run", "--quiet", "--collect", "--no-block"]
@@ -92,7 +98,6 @@ fn words(user: User, program: &Path, has_systemd: bool, network: &str) -> Vec<St
     } else {
         as_user(user.id, user.group, [bus])
     };
-    let body = format!("sudo hawser login {network}");
     let body = body
         .replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -102,7 +107,7 @@ fn words(user: User, program: &Path, has_systemd: bool, network: &str) -> Vec<St
         "--app-name=Hawser".to_owned(),
         "--icon=network-wireless".to_owned(),
         "--".to_owned(),
-        format!("{network} asks for a login"),
+        summary.to_owned(),
         body,
     ];
     // Services know variables by this sign.
@@ -202,7 +207,8 @@ mod tests {
         for (path, mode) in [(place.path(), 0o777), (program.as_path(), 0o755)] {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
         }
-        tell_by(&mut private.bus(), &program, false, "$(id)<b>").await;
+        let text = ("$(id)<b> asks for a login", "sudo hawser login $(id)<b>");
+        notify_by(&mut private.bus(), &program, false, text).await;
         let said = std::fs::read_to_string(said).unwrap();
         let expected = "65534\nunix:path=/run/user/65534/bus\n--app-name=Hawser\n--icon=network-wireless\n--\n\
                         $(id)<b> asks for a login\nsudo hawser login $(id)&lt;b&gt;\n";
@@ -212,7 +218,8 @@ mod tests {
     #[test]
     fn systemd_starts_it_where_it_runs_and_expands_nothing() {
         let user = User { id: 1000, group: 100 };
-        let words = words(user, Path::new("/usr/bin/notify-send"), true, "w$0");
+        let text = ("w$0 asks for a login", "sudo hawser login w$0");
+        let words = words(user, Path::new("/usr/bin/notify-send"), true, text);
         assert_eq!(
             words,
             [

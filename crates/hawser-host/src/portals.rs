@@ -230,7 +230,7 @@ impl<K: Ord + Clone + Send + 'static> Portals<K> {
                     "a captive portal stands before it: it carries nothing until somebody logs in"
                 );
                 if !std::mem::replace(&mut watched.is_told, true) {
-                    hawser_linux::tasks::spawn(notification::tell(name.to_owned()));
+                    hawser_linux::tasks::spawn(notification::ask_for_login(name.to_owned()));
                 }
             }
             _ => tracing::debug!(network = name, ?outcome, "looked for a portal"),

@@ -90,7 +90,29 @@ fn a_hub_restart_is_survived_and_revocation_is_immediate() {
     world.wait("through again", World::ping_hub);
     assert_eq!(world.status("c")["inner"], first["inner"]);
 
+    // The user has not asked for this end: nothing leaves until the client is stopped.
     good(world.hawser("h", &["hub", "revoke", "alice"]));
+    world.wait("ended", |world| {
+        let notice = world.status("c")["notice"].to_string();
+        notice.contains("when_ended")
+    });
+    let route = |world: &World| {
+        world
+            .inside("c", "ip")
+            .args(["route", "get", "203.0.113.2"])
+            .output()
+            .unwrap()
+    };
+    let refused = String::from_utf8_lossy(&route(&world).stderr).into_owned();
+    assert!(refused.contains("unreachable"), "{refused}");
+    good(world.hawser("c", &["down"]));
+    assert!(route(&world).status.success(), "outside again");
+    // With `open` the client ends by itself.
+    good(world.hawser("c", &["up", &world.invite_as("bob")]));
+    good(world.hawser("c", &["down"]));
+    std::fs::write(world.place("c").join("client.toml"), "when_ended = \"open\"\n").unwrap();
+    good(world.hawser("c", &["up"]));
+    good(world.hawser("h", &["hub", "revoke", "bob"]));
     world.wait("gone", |world| world.status("c")["state"] == "down");
     let refused = world.hawser("c", &["up"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
