@@ -14,6 +14,7 @@
 pub mod compare;
 pub mod papers;
 pub mod parallel;
+pub mod registry;
 pub mod replay;
 pub mod reproduce;
 pub mod sensitivity;

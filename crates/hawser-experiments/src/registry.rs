@@ -1,7 +1,10 @@
-//! Every experiment there is.
+//! The list of all experiments of the papers.
+//!
+//! It stands above [`crate::papers`] and [`crate::reproduce`], so that neither depends on the other both
+//! ways.
 
-use super::experiment::Experiment;
 use crate::papers::{all_aps, flow_switch, juggler, multifacet, piconet};
+use crate::reproduce::Experiment;
 
 /// All experiments, in the order of the papers. An experiment exists for the runner when it is
 /// listed here.

@@ -7,9 +7,8 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use hawser_experiments::parallel;
-use hawser_experiments::reproduce::{
-    self, EXPERIMENTS, OnRealPackets, Plan, Progress, Reproduction, Selected, Verdict,
-};
+use hawser_experiments::registry::EXPERIMENTS;
+use hawser_experiments::reproduce::{self, OnRealPackets, Plan, Progress, Reproduction, Selected, Verdict};
 
 use crate::progress;
 use crate::real;

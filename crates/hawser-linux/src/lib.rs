@@ -28,7 +28,6 @@ pub mod secret;
 pub mod service;
 pub mod shutdown;
 pub mod sockets;
-pub mod switch;
 pub mod system;
 pub mod tap;
 pub mod tasks;
@@ -36,6 +35,8 @@ pub mod tun;
 pub mod udp;
 pub mod wait;
 pub mod wireless;
+
+pub use system::switch;
 
 /// The number of an ioctl as the C library takes it: glibc as an `unsigned long`, musl as an `int`.
 const fn ioctl_request(number: u32) -> libc::Ioctl {

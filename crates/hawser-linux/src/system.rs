@@ -12,6 +12,7 @@ mod multipath;
 mod network_tables;
 pub(crate) mod program;
 mod stations;
+pub mod switch;
 
 use std::ffi::CString;
 use std::io;
@@ -28,8 +29,8 @@ use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 
 use crate::direct::{Elements, half};
 use crate::journal::{Entry, Journal, Rule};
+use crate::offload;
 use crate::udp::OUTER_MARK;
-use crate::{offload, switch};
 pub use error::SystemError;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;

@@ -8,6 +8,8 @@
 //! - A `mod` declaration is no arrow, and a file and those above it (the modules in which it lies)
 //!   have none between them: to Rust a module with all that lies in it is one unit, whose parts see
 //!   each other's private items.
+//! - So is such a unit among its siblings: the modules of one directory, each with all that lies
+//!   below it, are a graph without circles too.
 //! - Tests are left out: what stands behind a `#[cfg(test)]` that begins a line, and its files.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -307,6 +309,41 @@ fn circles<N: Ord + Clone, E>(arrows: &BTreeMap<N, BTreeMap<N, E>>) -> BTreeSet<
     groups.filter(|group| group.len() > 1).collect()
 }
 
+/// The circles of sibling modules, each taken with all that lies below it, and the arrows that make
+/// them.
+fn circles_of_units(
+    arrows: &BTreeMap<Place, BTreeMap<Place, BTreeSet<String>>>,
+) -> Vec<(BTreeSet<Place>, Vec<String>)> {
+    let mut levels: BTreeMap<Place, BTreeMap<Place, BTreeMap<Place, Vec<String>>>> = BTreeMap::new();
+    for (from, all) in arrows {
+        for (to, names) in all {
+            let shared = from
+                .iter()
+                .zip(to)
+                .take_while(|(own, other)| own == other)
+                .count();
+            let (parent, one, other) = (&from[..shared], &from[..=shared], &to[..=shared]);
+            let names: Vec<&str> = names.iter().map(String::as_str).collect();
+            let line = format!("{} -> {}: {}", from.join("::"), to.join("::"), names.join(", "));
+            let level = levels.entry(parent.to_owned()).or_default();
+            let arrow = level.entry(one.to_owned()).or_default().entry(other.to_owned());
+            arrow.or_default().push(line);
+        }
+    }
+    let mut found = Vec::new();
+    for level in levels.values() {
+        for circle in circles(level) {
+            let within = circle.iter().flat_map(|from| {
+                let to = level[from].iter().filter(|(to, _)| circle.contains(*to));
+                to.flat_map(|(_, lines)| lines.clone())
+            });
+            let lines = within.collect();
+            found.push((circle, lines));
+        }
+    }
+    found
+}
+
 #[test]
 fn no_files_name_each_other_in_a_circle() {
     let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -319,6 +356,18 @@ fn no_files_name_each_other_in_a_circle() {
             let modules = Modules::read(root);
             assert!(!modules.files.is_empty());
             let arrows = modules.arrows();
+            for (circle, names) in circles_of_units(&arrows) {
+                let units: Vec<String> = circle.iter().map(|place| place.join("::")).collect();
+                let lines = names
+                    .into_iter()
+                    .map(|line| format!("\n  {line}"))
+                    .collect::<String>();
+                unknown.push(format!(
+                    "{}: a circle of modules {}:{lines}",
+                    root.display(),
+                    units.join(", ")
+                ));
+            }
             let name = |place: &Place| {
                 let file = &modules.files[place].0;
                 let below = file.strip_prefix(&all).expect("it is below the crates");
@@ -375,4 +424,29 @@ fn a_circle_is_seen_through_what_is_passed_on() {
     assert!(arrows[&place("a")].contains_key(&place("c")));
     let circle = BTreeSet::from([place("a"), place("b")]);
     assert_eq!(circles(&arrows), BTreeSet::from([circle]));
+}
+
+#[test]
+fn a_circle_is_seen_through_a_module_and_what_lies_below_it() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let write = |name: &str, text: &str| {
+        std::fs::write(directory.path().join(name), text).expect("a file");
+    };
+    std::fs::create_dir(directory.path().join("control")).expect("a directory");
+    write("lib.rs", "mod control;\nmod model;\n");
+    write("control/mod.rs", "mod queue;\npub(crate) struct Sample;\n");
+    write(
+        "control/queue.rs",
+        "use crate::model::GROWTH;\nfn f(_: u8) { f(GROWTH) }\n",
+    );
+    write(
+        "model.rs",
+        "use crate::control::Sample;\npub(crate) const GROWTH: u8 = 2;\nfn f(_: Sample) {}\n",
+    );
+    let arrows = Modules::read(&directory.path().join("lib.rs")).arrows();
+    assert_eq!(circles(&arrows), BTreeSet::new(), "no circle of files");
+    let found = circles_of_units(&arrows);
+    let units = BTreeSet::from(["control", "model"].map(|name| vec![name.to_owned()]));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].0, units);
 }

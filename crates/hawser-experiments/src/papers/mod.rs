@@ -13,7 +13,7 @@ pub mod piconet;
 mod tests {
     use std::collections::BTreeSet;
 
-    use crate::reproduce::EXPERIMENTS;
+    use crate::registry::EXPERIMENTS;
 
     #[test]
     fn every_experiment_finds_what_it_says_and_the_same_again() {

@@ -7,7 +7,6 @@
 mod claims;
 mod experiment;
 mod quantity;
-mod registry;
 mod report;
 mod runner;
 mod verdict;
@@ -15,7 +14,6 @@ mod verdict;
 pub use claims::{Claim, ClaimsError, Expected, Paper, Setup, Source, UnknownSelection, papers, select};
 pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measured, Outcome, Plot};
 pub use quantity::{Dimension, Quantity, Unit};
-pub use registry::EXPERIMENTS;
 pub(crate) use report::number;
 pub use report::{
     Bars, ClaimReport, OnRealPackets, PageError, ReproductionReport, SpreadReport, escape, page,

@@ -8,10 +8,10 @@
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
+use super::error::SystemError;
+use super::program::run;
 use crate::conntrack::Connection;
 use crate::direct::openflow::{Mac, ZONE};
-use crate::system::error::SystemError;
-use crate::system::program::run;
 
 /// Whether Open vSwitch is there and runs.
 pub(crate) fn check() -> Result<(), SystemError> {

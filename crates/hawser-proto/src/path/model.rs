@@ -9,12 +9,10 @@
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
 use super::FULL_PACKET;
-use super::control::{Company, Control, Controller, Sample, Stake};
+use super::control::{Company, Control, Controller, GROWTH, Sample, Stake};
 use super::delay::Delay;
 use super::times::Times;
 
-/// How much more a path that grows carries in two round trips: it doubles each round trip.
-pub(super) const GROWTH: f64 = 4.0;
 /// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
 /// would never come.
 const LEAST: Rate = Rate::from_bps(64_000);

@@ -3,8 +3,8 @@ use std::collections::BTreeSet;
 use super::super::claims::{papers, select};
 use super::super::experiment::{Curve, ExperimentError};
 use super::super::quantity::{Quantity, Unit};
-use super::super::registry::EXPERIMENTS;
 use super::*;
+use crate::registry::EXPERIMENTS;
 
 /// Takes longer at some seeds than at others, so that threads overtake each other.
 struct Uneven;

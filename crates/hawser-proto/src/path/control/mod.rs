@@ -33,6 +33,10 @@ const TRAIN: u64 = 4 * FULL_PACKET;
 ///
 /// Source: RFC 6928.
 const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
+/// Growth of a path's rate in two round trips of slow start, which doubles it in each.
+///
+/// Source: RFC 5681 section 3.1.
+pub(super) const GROWTH: f64 = 4.0;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
 const MIN_WINDOW: u64 = 4 * FULL_PACKET;
 /// The shortest round: on a short path reports are what is waited for.

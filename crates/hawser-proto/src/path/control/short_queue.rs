@@ -33,8 +33,9 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use super::competing::{Competing, Rivals, Seen};
 use super::rates::Rates;
-use super::{Company, Controller, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, Stake, TRAIN, at_least_a_window};
-use crate::path::model::GROWTH;
+use super::{
+    Company, Controller, GROWTH, INITIAL_WINDOW, MIN_WINDOW, Mark, Sample, Stake, TRAIN, at_least_a_window,
+};
 use crate::path::times::{BUSY_REPORT_DELAY, Times, own};
 
 /// Grows as fast as slow start: the smallest gain that doubles the rate each round (4 ln 2).
