@@ -11,6 +11,10 @@ use anyhow::{Context, bail};
 /// write; and one below a place where somebody else could exchange it. One that does not exist is
 /// no danger.
 ///
+/// In a user namespace the kernel shows every owner without a number there as the overflow user
+/// (user_namespaces(7)), root of the machine among them. Directories above the run directory may
+/// belong to that user: who runs there is no daemon of the machine, but a laboratory of its own.
+///
 /// # Errors
 /// One line: which place, what is wrong with it and what to do.
 pub fn check(path: &Path) -> anyhow::Result<()> {
@@ -26,7 +30,7 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error).with_context(|| format!("cannot look at {}", place.display())),
         };
-        if let Some(fault) = fault(&found, place == absolute) {
+        if let Some(fault) = fault(&found, place == absolute, unmapped_user()) {
             bail!(
                 "{} cannot be used as a run directory: {} {fault}; remove it, or name another with --run-dir",
                 path.display(),
@@ -41,10 +45,12 @@ pub fn check(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What is wrong with the run directory itself (`is_own`) or a place above it.
-fn fault(found: &fs::Metadata, is_own: bool) -> Option<String> {
+/// Returns what is wrong with the run directory itself (`is_own`) or a directory above it.
+/// `unmapped`: the owner that the kernel shows in place of those whom this user namespace does not
+/// know.
+fn fault(found: &fs::Metadata, is_own: bool, unmapped: Option<u32>) -> Option<String> {
     let owner = found.uid();
-    if owner != 0 && owner != hawser_linux::process::user() {
+    if !is_trusted(owner, is_own, unmapped) {
         return Some(format!("belongs to user {owner}"));
     }
     if found.is_symlink() {
@@ -60,7 +66,56 @@ fn fault(found: &fs::Metadata, is_own: bool) -> Option<String> {
     is_open.then(|| format!("may be written by others (mode {:o})", found.mode() & 0o7777))
 }
 
+/// Returns whether what belongs to `owner` may be the run directory itself (`is_own`) or be above
+/// it.
+fn is_trusted(owner: u32, is_own: bool, unmapped: Option<u32>) -> bool {
+    owner == 0 || owner == hawser_linux::process::user() || (!is_own && Some(owner) == unmapped)
+}
+
+/// Returns the overflow user, if this process is in a user namespace that does not know the
+/// machine's root.
+fn unmapped_user() -> Option<u32> {
+    let map = fs::read_to_string("/proc/self/uid_map").ok()?;
+    if knows_root(&map) {
+        return None;
+    }
+    let user = fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+    user.trim().parse().ok()
+}
+
+/// Returns whether a map of users (`inside outside count` on each line, user_namespaces(7)) holds
+/// user 0 of the namespace outside.
+fn knows_root(map: &str) -> bool {
+    map.lines()
+        .any(|line| line.split_whitespace().nth(1) == Some("0"))
+}
+
 /// Mode bits: only who owns an entry of the directory may remove it; and group or others may write.
 /// Source: inode(7).
 const STICKY: u32 = 0o1000;
 const OTHERS_WRITE: u32 = 0o022;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_machine_knows_its_root_and_a_namespace_of_a_user_does_not() {
+        assert!(knows_root("         0          0 4294967295\n"));
+        assert!(!knows_root("         0       1000          1\n"));
+        assert!(knows_root(
+            "      1000       1000          1\n         0          0          1\n"
+        ));
+        assert!(!knows_root(""));
+    }
+
+    #[test]
+    fn unmapped_owners_are_trusted_above_the_run_directory_alone() {
+        let stranger = hawser_linux::process::user() + 1;
+        assert!(is_trusted(0, true, None), "root");
+        assert!(is_trusted(hawser_linux::process::user(), true, None), "this user");
+        assert!(!is_trusted(stranger, false, None));
+        assert!(is_trusted(stranger, false, Some(stranger)));
+        assert!(!is_trusted(stranger, true, Some(stranger)));
+    }
+}

@@ -8,7 +8,8 @@ use anyhow::Context;
 use hawser_terminal::{refuse, say, show};
 use hawser_testbed::demo::five::{self, Five};
 use hawser_testbed::demo::neighbours::{self, Modems};
-use hawser_testbed::demo::{self, DemoProgress};
+use hawser_testbed::demo::{self, DemoProgress, simulated};
+use hawser_testbed::{Options, check_tun};
 
 use crate::ways::lab_options;
 use crate::{five_page, trace_pairs};
@@ -17,6 +18,9 @@ use crate::{five_page, trace_pairs};
 ///
 /// With `--neighbours`: over the own modem, alone and with those of two neighbours, of whom one
 /// comes meanwhile and the other leaves without a word.
+///
+/// Where the machine allows no namespaces or no TUN interface, as in a container, the download is
+/// simulated, and the report says so.
 ///
 /// With `--five`: one upload and a call over four modems and a Starlink-like path, while paths die
 /// and return; then over the kernel's MPTCP and over the best path alone.
@@ -43,6 +47,9 @@ pub(crate) struct DemoArgs {
     /// How often each way of the five networks runs, interleaved with the others.
     #[arg(long, value_name = "N", requires = "five", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     runs: u32,
+    /// Simulates the download in virtual time: no root, no interfaces, the same result every time.
+    #[arg(long, conflicts_with_all = ["neighbours", "five", "keep"])]
+    simulated: bool,
     /// Replaces a field of the five networks' scenario, e.g. `--set duration=20s`.
     #[arg(long = "set", value_name = "FIELD=VALUE", requires = "five")]
     settings: Vec<String>,
@@ -60,7 +67,14 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         return run_five(&args);
     }
     std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
-    let options = lab_options(args.keep.as_deref())?;
+    let options = match real_packets(&args) {
+        Ok(options) => options,
+        Err(error) if args.neighbours || args.keep.is_some() => return Err(error),
+        Err(error) => {
+            say!("No real packets here ({error:#}): the download is simulated, in virtual time.\n")?;
+            None
+        }
+    };
     let size = args.size.map(|megabytes| megabytes * 1_000_000);
     let mut screen = Screen::new();
     let mut on_progress = |progress: &DemoProgress<'_>| screen.show(progress);
@@ -76,6 +90,7 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         } else {
             Modems::Wandering
         };
+        let options = options.context("neighbours need real packets")?;
         (
             "neighbours",
             neighbours::run(size, modems, &options, &mut on_progress)?,
@@ -90,7 +105,11 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         let path = args.out.join("lte-like.csv");
         std::fs::write(&path, demo::lte_trace())
             .with_context(|| format!("cannot write {}", path.display()))?;
-        ("demo", demo::run(size, &options, &mut on_progress)?)
+        let demo = match options {
+            Some(options) => demo::run(size, &options, &mut on_progress)?,
+            None => simulated::run(size, &mut on_progress)?,
+        };
+        ("demo", demo)
     };
     screen.leave();
     for (name, content) in [
@@ -106,6 +125,19 @@ pub(crate) fn run(args: DemoArgs) -> anyhow::Result<ExitCode> {
         args.out.join(format!("{name}.html")).display()
     )?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Prepares for real packets; `None` where they are not wanted.
+///
+/// # Errors
+/// What this machine does not allow.
+fn real_packets(args: &DemoArgs) -> anyhow::Result<Option<Options>> {
+    if args.simulated {
+        return Ok(None);
+    }
+    let options = lab_options(args.keep.as_deref())?;
+    check_tun()?;
+    Ok(Some(options))
 }
 
 fn run_five(args: &DemoArgs) -> anyhow::Result<ExitCode> {

@@ -71,6 +71,16 @@ pub fn prepare_process() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Returns why this process cannot make TUN interfaces, which every tunnel needs.
+///
+/// # Errors
+/// The device is missing, as in most containers, or its mode keeps this user from opening it.
+pub fn check_tun() -> anyhow::Result<()> {
+    let device = "/dev/net/tun";
+    let opened = std::fs::File::options().read(true).write(true).open(device);
+    opened.map(drop).with_context(|| format!("cannot open {device}"))
+}
+
 /// Reads a scenario and the traces it names, with `field=value` replacements.
 ///
 /// # Errors

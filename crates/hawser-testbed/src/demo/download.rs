@@ -403,6 +403,6 @@ fn count(mut stdout: ChildStdout, recorder: Arc<Recorder>) -> std::io::Result<(u
 pub(super) const TIMEOUT: Duration = Duration::from_secs(150);
 const PORT: u16 = 80;
 /// The share of the file after which a network dies.
-const OUTAGE_AT: f64 = 0.4;
+pub(super) const OUTAGE_AT: f64 = 0.4;
 /// How long it stays dead.
-const OUTAGE: Duration = Duration::from_secs(3);
+pub(super) const OUTAGE: Duration = Duration::from_secs(3);

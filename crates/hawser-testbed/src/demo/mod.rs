@@ -11,6 +11,7 @@ mod lte;
 pub mod neighbours;
 mod page;
 mod picture;
+pub mod simulated;
 
 use std::sync::Arc;
 
@@ -83,13 +84,9 @@ pub fn run(
 ) -> anyhow::Result<Demo> {
     let scenario = scenario()?;
     let networks: Vec<&'static str> = TITLES.iter().map(|(_, title)| *title).collect();
-    let ways = TITLES
-        .iter()
-        .map(|(name, title)| (Via::Single((*name).to_owned()), format!("{title} alone")));
-    let ways: Vec<(Via, String)> = ways.chain([(Via::Hub, ALL.to_owned())]).collect();
     Ok(Demo {
         downloads: run_all(
-            &ways,
+            &routes(),
             (&scenario, Some(VICTIM)),
             (&networks, size),
             options,
@@ -100,6 +97,14 @@ pub fn run(
         steady: None,
         story: ALL_NETWORKS,
     })
+}
+
+/// Returns what the downloads run over, each with its title: every network alone, then all of them.
+fn routes() -> Vec<(Via, String)> {
+    let alone = TITLES
+        .iter()
+        .map(|(name, title)| (Via::Single((*name).to_owned()), format!("{title} alone")));
+    alone.chain([(Via::Hub, ALL.to_owned())]).collect()
 }
 
 /// Runs a download over each of the ways in turn. `victim`: which network dies in the middle of the

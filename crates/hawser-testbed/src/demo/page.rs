@@ -37,13 +37,13 @@ fn outage(demo: &Demo) -> String {
     let all = demo.downloads.last();
     match all.and_then(|all| Some((all, all.outage?))) {
         Some((all, outage)) if outage.to >= all.seconds => format!(
-            "{:.1} seconds into the last download {} {}, without telling anybody. The connection that curl had open \
+            "{:.1} seconds into the last download {} {}, without telling anybody. The open connection \
              went on: nothing arrived for {:.0} milliseconds.",
             outage.from, demo.networks[outage.network], demo.story.silent, outage.gap_ms
         ),
         Some((_, outage)) => format!(
             "{:.1} seconds into the last download {} stopped carrying anything, without telling anybody, and came back \
-             {:.1} seconds later. The connection that curl had open went on: nothing arrived for {:.0} milliseconds.",
+             {:.1} seconds later. The open connection went on: nothing arrived for {:.0} milliseconds.",
             outage.from,
             demo.networks[outage.network],
             outage.to - outage.from,
