@@ -55,6 +55,7 @@ fn json(output: &Output) -> Value {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_run_gives_the_same_json_to_the_byte_and_another_seed_another() {
     let Some(first) = uml(&["--json"]) else {
         return;
@@ -72,6 +73,7 @@ fn a_run_gives_the_same_json_to_the_byte_and_another_seed_another() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
     if let Some(output) = uml(&["--set", "duration=soon"]) {
         assert_eq!(output.status.code(), Some(64));
@@ -81,6 +83,7 @@ fn what_cannot_be_run_is_refused_before_a_kernel_starts() {
 /// The kernel is 6.1, as Debian 12 has: a TUN interface takes no joined UDP segments. Packets of
 /// several datagrams come out of a fast link in the same instant.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_kernel_without_udp_segmentation_loses_no_datagram() {
     let settings = [
         "--json",
@@ -111,6 +114,7 @@ fn program_for_the_air() -> Option<&'static str> {
 /// Two boxes that two radios join, hostapd and `mac80211` on both: what an interferer takes of one
 /// link goes over the other.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
     let Some(program) = program_for_the_air() else {
         return;
@@ -125,6 +129,7 @@ fn a_repeater_on_the_air_moves_what_a_link_loses_to_the_other() {
 
 /// The last hop on the air: real `mac80211` and hostapd over the simulator's own medium.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_network_on_the_air_carries_what_the_simulator_says() {
     let Some(program) = program_for_the_air() else {
         return;

@@ -15,6 +15,7 @@ fn video(out: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_real_video_is_shown_in_three_codings_and_drawn() {
     let out = tempfile::tempdir().expect("a directory");
     let output = video(
@@ -49,6 +50,7 @@ fn a_real_video_is_shown_in_three_codings_and_drawn() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn what_cannot_be_shown_is_refused_in_one_line() {
     let out = tempfile::tempdir().expect("a directory");
     for (arguments, status, reason) in [

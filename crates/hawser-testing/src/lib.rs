@@ -13,6 +13,7 @@ mod program;
 use std::fmt::Display;
 use std::io::Write;
 use std::panic::Location;
+use std::time::Duration;
 
 pub use command::{Daemon, Pings, good, run};
 pub use kernel::{Kernel, require_kernel};
@@ -26,6 +27,12 @@ pub const REQUIRE_ALL: &str = "HAWSER_TEST_REQUIRE_ALL";
 /// Environment variable: a file to which each skip appends a line, for the list at the end of
 /// `scripts/test`.
 pub const LIST: &str = "HAWSER_TEST_SKIPS";
+
+/// Time after which a wait in a test fails.
+///
+/// It says nothing about how fast anything has to be: a hundred times what an idle machine needs, so
+/// that a busy one does not fail. Rates and times are for benchmarks and for virtual time.
+pub const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Says that the calling test cannot run here and why; the caller returns after it.
 ///

@@ -116,6 +116,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn what_uci_says_is_written_as_a_configuration_and_run_by_procd() {
     let directory = tempfile::tempdir().unwrap();
     let output = run(directory.path(), EXPORTED, "start_service");
@@ -136,6 +137,7 @@ fn what_uci_says_is_written_as_a_configuration_and_run_by_procd() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_mistake_is_said_and_what_was_there_stays() {
     let directory = tempfile::tempdir().unwrap();
     assert!(run(directory.path(), EXPORTED, "start_service").status.success());
@@ -151,6 +153,7 @@ fn a_mistake_is_said_and_what_was_there_stays() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn modes_are_those_that_there_are_and_nothing_runs_unless_it_is_enabled() {
     let directory = tempfile::tempdir().unwrap();
     let start = |exported: &str| {
@@ -171,6 +174,7 @@ fn modes_are_those_that_there_are_and_nothing_runs_unless_it_is_enabled() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn the_example_is_a_good_configuration() {
     let directory = tempfile::tempdir().unwrap();
     let example = fs::read_to_string(packaging().join("hawser.config")).unwrap();

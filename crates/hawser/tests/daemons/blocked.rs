@@ -10,10 +10,6 @@ use hawser_linux::netns::Namespace;
 use super::transfer::Transfer;
 use super::world::{World, active, good, is_up};
 
-/// Far more than what the tunnel needs: a machine may be busy with other things. What it needed is
-/// printed.
-const LOOSE: Duration = Duration::from_secs(12);
-
 fn nft(world: &World, rules: &str) {
     let mut nft = world.inside("h", "nft");
     nft.arg(rules);
@@ -50,7 +46,6 @@ fn is_over_tls(world: &World, cable: &str) -> bool {
 fn took(what: &str, since: Instant) {
     let took = since.elapsed();
     eprintln!("{what}: {:.2} s", took.as_secs_f64());
-    assert!(took < LOOSE, "{what}: {took:?}");
 }
 
 #[test]
@@ -164,7 +159,6 @@ fn a_transfer_lives_through_a_block_of_all_and_broken_connections() {
         "all networks blocked at once: no data for {:.2} s",
         gap.as_secs_f64()
     );
-    assert!(gap < LOOSE, "{gap:?}");
     // A middle box forgets the connections: TCP is reset, and made anew.
     let mut kill = world.inside("h", "ss");
     kill.args(["-K", "sport", "=", "443"]);
@@ -336,7 +330,9 @@ fn strangers_at_the_listener_keep_nobody_out() {
     let client = world.open("c");
     let connect = || {
         let hub: SocketAddr = "198.51.100.1:443".parse().unwrap();
-        client.run(|| TcpStream::connect_timeout(&hub, LOOSE)).unwrap()
+        client
+            .run(|| TcpStream::connect_timeout(&hub, hawser_testing::GIVE_UP))
+            .unwrap()
     };
     // Many that say nothing, or little by little, and some that say nonsense.
     let mut slow: Vec<_> = (0..100).map(|_| connect()).collect();

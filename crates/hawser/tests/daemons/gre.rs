@@ -92,6 +92,7 @@ fn both(world: &World) -> bool {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_router_without_hawser_adds_its_modem_and_may_vanish() {
     let name = "gre::a_router_without_hawser_adds_its_modem_and_may_vanish";
     if !Kernel::new().virtual_time().enter(name) {
@@ -171,6 +172,7 @@ fn pause() -> bool {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn forged_packets_of_gre_are_refused_and_lead_nowhere() {
     let name = "gre::forged_packets_of_gre_are_refused_and_lead_nowhere";
     if !Kernel::new().virtual_time().enter(name) {

@@ -328,9 +328,9 @@ impl Echo {
         let at = at.parse().unwrap();
         let stream = self
             .client
-            .run(|| TcpStream::connect_timeout(&at, Duration::from_secs(5)));
+            .run(|| TcpStream::connect_timeout(&at, hawser_testing::GIVE_UP));
         let stream = stream.unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_read_timeout(Some(hawser_testing::GIVE_UP)).unwrap();
         Conversation(BufReader::new(stream))
     }
 }

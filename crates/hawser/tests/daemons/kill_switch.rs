@@ -263,7 +263,7 @@ impl Resolver {
             hosts,
             log,
         };
-        let deadline = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !std::fs::read_to_string(&resolver.log).is_ok_and(|log| log.contains("started")) {
             assert!(Instant::now() < deadline, "the resolver does not start");
             std::thread::sleep(Duration::from_millis(20));

@@ -7,7 +7,7 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::mpsc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hawser_linux::netns::Namespace;
 
@@ -195,9 +195,12 @@ fn without_the_hub_its_flows_wait_and_go_nowhere_else() {
     world.wait("past the hub", |world| {
         world.status("c")["direct"]["tunnel"] == false && connect(world, SERVER, DIRECT).is_ok()
     });
-    let start = Instant::now();
-    assert!(connect(&world, SERVER, THROUGH).is_err());
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
+    let error = connect(&world, SERVER, THROUGH).expect_err("there is no hub");
+    assert_ne!(
+        error.kind(),
+        std::io::ErrorKind::TimedOut,
+        "the kernel refuses it"
+    );
     assert_eq!(world.status("c")["state"], "connecting");
 
     let mut hub = world.start("h", &["hub", "run"]);

@@ -16,7 +16,7 @@ const CHUNK: usize = 64 << 10;
 /// Between two chunks: 12 MB/s at most, so that the download takes 4 s at least.
 const PAUSE: Duration = Duration::from_millis(5);
 /// A transfer that hangs fails the test.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = hawser_testing::GIVE_UP;
 const SERVER: &str = "203.0.113.2:9000";
 
 pub(crate) struct Transfer {

@@ -207,7 +207,7 @@ impl World {
     }
 
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(15);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !is_so(self) {
             if Instant::now() > deadline {
                 let log = |side: &str| std::fs::read_to_string(self.dir.path().join(format!("{side}.log")));

@@ -16,7 +16,7 @@ mod world;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hawser_linux::bpf::{INTENT, NETWORK, choose};
 use hawser_linux::direct::mark;
@@ -207,13 +207,11 @@ fn a_silent_gateway_is_found_out_and_its_flows_are_let_go() {
     let _daemon = world.up();
     let mut stream = connect(&world.client, SERVER, Some(choice(&world, "net2"))).expect("a connection");
     assert_eq!(way_of(&read_peer(&mut stream).expect("an answer")), 2);
-    let start = Instant::now();
     nft(
         &world.gateways[1],
         "table inet dead {\n chain in {\n type filter hook prerouting priority -400; policy drop;\n }\n}",
     );
     world.wait_until("net2 is silent", |world| world.state("net2") == "silent");
-    assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
     assert_eq!(world.ways(4), [1; 4]);
     // The program that waits for an answer learns that none will come.
     let error = stream.read(&mut [0; 16]).expect_err("the connection is gone");
@@ -231,11 +229,14 @@ fn without_any_network_programs_hear_so_at_once() {
     world.wait_until("both are gone", |world| {
         ["net1", "net2"].iter().all(|name| world.state(name) == "gone")
     });
-    let start = Instant::now();
     for server in [SERVER, SERVER6] {
-        assert!(connect(&world.client, server, None).is_err());
+        let error = connect(&world.client, server, None).expect_err("there is no network");
+        assert_ne!(
+            error.kind(),
+            std::io::ErrorKind::TimedOut,
+            "the kernel refuses it"
+        );
     }
-    assert!(start.elapsed() < Duration::from_secs(1), "{:?}", start.elapsed());
 }
 
 #[test]

@@ -240,7 +240,7 @@ impl World {
     pub(crate) fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) -> Duration {
         let start = Instant::now();
         while !is_so(self) {
-            if start.elapsed() > Duration::from_secs(15) {
+            if start.elapsed() > hawser_testing::GIVE_UP {
                 panic!(
                     "never: {what}; {}",
                     std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()

@@ -162,7 +162,7 @@ impl World {
         let start = Instant::now();
         while !is_so() {
             assert!(
-                start.elapsed() < Duration::from_secs(20),
+                start.elapsed() < hawser_testing::GIVE_UP,
                 "never: {what}\n{}",
                 self.logs()
             );
@@ -357,7 +357,7 @@ impl Download {
             .run(|| TcpStream::connect((server, PORT)))
             .expect("a connection");
         stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
+            .set_read_timeout(Some(hawser_testing::GIVE_UP))
             .expect("set");
         let download = Self {
             local: stream.local_addr().expect("an address"),
@@ -398,7 +398,13 @@ impl Download {
             .unwrap_or(NOTABLE)
     }
 
-    /// Units: bit/s.
+    /// Waits until 1 MB more has arrived.
+    pub(crate) fn advance(&self, world: &World) {
+        let before = self.received();
+        world.wait_until("the download goes on", || self.received() > before + 1_000_000);
+    }
+
+    /// Units: bit/s. For what a test prints: a busy machine makes it small.
     pub(crate) fn rate_over(&self, time: Duration) -> f64 {
         let before = self.received();
         std::thread::sleep(time);

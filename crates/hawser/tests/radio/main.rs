@@ -39,6 +39,7 @@ fn received(status: &Value) -> Vec<u64> {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn two_protected_access_points_of_one_channel_carry_one_download() {
     if !protected().enter("two_protected_access_points_of_one_channel_carry_one_download") {
         return;
@@ -73,6 +74,7 @@ fn two_protected_access_points_of_one_channel_carry_one_download() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn one_subnet_behind_two_access_points_just_works() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1,subnet=192.168.1")
@@ -100,6 +102,7 @@ fn one_subnet_behind_two_access_points_just_works() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn neither_an_unknown_network_nor_an_open_twin_of_a_known_one_is_joined() {
     let is_inside = Kernel::new()
         .access_point("name=stranger,channel=1")
@@ -139,6 +142,7 @@ fn neither_an_unknown_network_nor_an_open_twin_of_a_known_one_is_joined() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_card_of_two_channels_joins_on_both() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1")
@@ -158,6 +162,7 @@ fn a_card_of_two_channels_joins_on_both() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn an_access_point_that_appears_on_another_channel_is_found_in_passing() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1")
@@ -182,6 +187,7 @@ fn an_access_point_that_appears_on_another_channel_is_found_in_passing() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn one_radio_serves_two_channels_in_slots() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1,rate=6mbit,delay=10ms")
@@ -231,6 +237,7 @@ fn protected_on_two_channels() -> Kernel {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
     if !protected_on_two_channels().enter("one_radio_joins_protected_networks_of_two_channels_in_slots") {
         return;
@@ -299,6 +306,7 @@ fn one_radio_joins_protected_networks_of_two_channels_in_slots() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_wrong_password_is_said_in_one_line() {
     if !protected_on_two_channels().enter("a_wrong_password_is_said_in_one_line") {
         return;
@@ -316,6 +324,7 @@ fn a_wrong_password_is_said_in_one_line() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_flow_lives_on_when_its_only_access_point_vanishes() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1")
@@ -347,6 +356,7 @@ fn a_flow_lives_on_when_its_only_access_point_vanishes() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn nothing_is_left_after_a_crash_and_a_new_start() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1")
@@ -391,6 +401,7 @@ fn stays_at_home(pings: Pings) {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
     let is_inside = Kernel::new()
         .access_point("name=home,channel=6,security=wpa2")
@@ -429,6 +440,7 @@ fn the_network_that_somebody_else_has_joined_stays_as_it_is() {
 
 /// `HAWSER_RADIO_ROUNDS` says how often.
 #[test]
+#[ignore = "slow: make test-all"]
 fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_used() {
     let is_inside = Kernel::new()
         .access_point("name=home,channel=6,security=wpa2")
@@ -473,6 +485,7 @@ fn beside_network_manager_its_wifi_stays_and_the_networks_that_it_has_saved_are_
 /// Access points go and come, throw their stations out and change their channels, at random.
 /// `HAWSER_RADIO_EVENTS` says how often.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_connection_outlives_whatever_access_points_do() {
     let is_inside = Kernel::new()
         .access_point("name=cafe,channel=1")

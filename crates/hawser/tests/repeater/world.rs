@@ -196,6 +196,19 @@ impl World {
     }
 
     /// The links of a box whose path carries packets.
+    /// Returns the bytes that each link has transferred, both directions.
+    pub(crate) fn carried(&self) -> [u64; 2] {
+        ["eth1", "eth2"].map(|link| {
+            let count = |direction: &str| -> u64 {
+                let mut cat = self.inside("a", "cat");
+                cat.arg(format!("/sys/class/net/{link}/statistics/{direction}_bytes"));
+                let text = String::from_utf8(good(cat).stdout).unwrap();
+                text.trim().parse().unwrap()
+            };
+            count("rx") + count("tx")
+        })
+    }
+
     pub(crate) fn active(&self, side: &str) -> Vec<String> {
         let status = self.status(side);
         let paths = status["sessions"][0]["paths"]
@@ -211,7 +224,7 @@ impl World {
     }
 
     pub(crate) fn wait(&self, what: &str, is_so: impl Fn(&Self) -> bool) {
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + hawser_testing::GIVE_UP;
         while !is_so(self) {
             if Instant::now() > deadline {
                 let log = |side: &str| std::fs::read_to_string(self.place(&format!("{side}.log")));

@@ -56,6 +56,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn strangers_share_a_hub_for_a_long_time() {
     let Some(world) = World::new("soak") else { return };
     let length = Duration::from_secs(number("HAWSER_SOAK_SECONDS", 20));

@@ -91,6 +91,7 @@ impl Drop for Strict<'_> {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn direct_mode_is_managed_with_dhcp_and_programs_in_the_kernel() {
     let Some(world) = World::new("ud") else { return };
     world.ip(&world.namespace("c"), "addr flush dev lte");

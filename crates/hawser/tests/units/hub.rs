@@ -65,6 +65,7 @@ fn rounds() -> usize {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_transfer_lives_through_crashes_of_the_unit() {
     let Some((world, machine, server)) = hub("uh") else {
         return;
@@ -80,6 +81,7 @@ fn a_transfer_lives_through_crashes_of_the_unit() {
 
 /// A planned restart, as an upgrade makes one: the session goes on under its keys.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_restart_of_the_unit_keeps_sessions_and_transfers() {
     let Some((world, machine, server)) = hub("ur") else {
         return;
@@ -95,6 +97,7 @@ fn a_restart_of_the_unit_keeps_sessions_and_transfers() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_stop_of_the_unit_leaves_nothing_also_after_a_restart() {
     let Some(world) = World::new("us") else { return };
     world.init();
@@ -111,6 +114,7 @@ fn a_stop_of_the_unit_leaves_nothing_also_after_a_restart() {
 }
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
     let Some(world) = World::new("setup") else { return };
     let mut nft = world.inside("h", "nft");
@@ -160,6 +164,7 @@ fn setup_makes_a_hub_of_a_fresh_server_behind_a_firewall() {
 
 /// The same with two pairs of threads; another count of them ends the sessions and begins others.
 #[test]
+#[ignore = "slow: make test-all"]
 fn a_restart_of_the_unit_keeps_sessions_of_two_pairs() {
     let Some(world) = World::new("up2") else { return };
     let server = world.add_server();

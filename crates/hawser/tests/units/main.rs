@@ -26,6 +26,7 @@ use world::World;
 const MOST_EXPOSED: &str = "30";
 
 #[test]
+#[ignore = "slow: make test-all"]
 fn no_unit_exposes_more_than_it_must() {
     let Some(world) = World::new("ue") else { return };
     let Some(machine) = Machine::boot(&world, "c", &[]) else {
