@@ -1,15 +1,24 @@
 # These targets install what they need on a Debian machine (see scripts/needs).
 
-.PHONY: demo test package deb rpm fuzz fuzz-all corpus
+.PHONY: demo test test-all package deb rpm fuzz fuzz-all corpus
 
+# A download over three networks, alone and together; a picture of it in out/demo. Builds the two
+# programs only, with the profile that compiles soonest. No root is needed where user namespaces are
+# allowed; without them, or without TUN interfaces, the download is simulated.
 demo:
 	scripts/needs run
-	scripts/with-cargo build --release --locked
-	target/release/hawser-lab demo --out out/demo $(ARGS)
+	scripts/with-cargo build --profile demo --locked -p hawser -p hawser-lab --bins
+	target/demo/hawser-lab demo --out out/demo $(ARGS)
 
+# The checks that every change needs.
 test:
 	scripts/needs test
 	scripts/test
+
+# All other checks: tests in kernels of their own, whole machines, packages.
+test-all:
+	scripts/needs test
+	scripts/test rest
 
 .PHONY: test-radios
 # Wi-Fi on real stacks: access points and cards of a kernel in virtual time; our air beside them.
