@@ -1,60 +1,93 @@
-//! Which members a device takes from at this moment, for the daemon of the same device that gives:
-//! two devices do not give to each other what they take from each other.
+//! Which members a device takes from, for the daemon of the same device that gives: two devices do
+//! not give to each other what they take from each other.
+//!
+//! A member counts for [`LINGERS`] after it was used last. Without that, a path that is unresponsive
+//! for a moment would let the other device take in the opposite direction, and the first one, which
+//! is refused from then on, would never come back.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant as Clock};
 
 use anyhow::Context;
+use hawser_config::atomic_file;
 use hawser_config::identity::Code;
 
-/// Says whom a running daemon takes from; what it says ends with the process.
+/// Publishes whom a running daemon takes from; the list ends with the process, which holds a lock.
 #[derive(Debug)]
 pub(crate) struct InUse {
-    file: File,
+    list: PathBuf,
+    /// Until when each member counts.
+    until: BTreeMap<Code, Clock>,
+    _lock: File,
 }
 
 impl InUse {
+    /// Takes the lock, with an empty list.
+    ///
     /// # Errors
     /// The file cannot be made, or another daemon has it.
     pub(crate) fn take(dir: &Path) -> anyhow::Result<Self> {
-        let path = dir.join(FILE);
+        let path = dir.join(LOCK);
         let file = File::options().create(true).append(true).mode(0o600).open(&path);
         let file = file.with_context(|| format!("cannot open {}", path.display()))?;
         file.try_lock()
             .with_context(|| format!("{}: another daemon uses it", path.display()))?;
-        file.set_len(0)?;
-        Ok(Self { file })
+        let in_use = Self {
+            list: dir.join(LIST),
+            until: BTreeMap::new(),
+            _lock: file,
+        };
+        in_use.write()?;
+        Ok(in_use)
     }
 
-    /// Says it anew.
-    pub(crate) fn set(&self, members: impl Iterator<Item = Code>) {
-        use std::io::Write;
-        let text: String = members.map(|code| format!("{code}\n")).collect();
-        let written = self
-            .file
-            .set_len(0)
-            .and_then(|()| (&self.file).write_all(text.as_bytes()));
-        if let Err(error) = written {
-            tracing::warn!(%error, "cannot say which neighbours are in use");
+    /// Publishes the members that are used at `now`, with those that were until recently.
+    pub(crate) fn set(&mut self, members: impl Iterator<Item = Code>, now: Clock) {
+        let before: Vec<Code> = self.until.keys().copied().collect();
+        self.until.extend(members.map(|member| (member, now + LINGERS)));
+        self.until.retain(|_, until| *until > now);
+        if self.until.keys().eq(before.iter()) {
+            return;
         }
+        if let Err(error) = self.write() {
+            tracing::warn!(
+                error = format!("{error:#}"),
+                "cannot publish which neighbours are in use"
+            );
+        }
+    }
+
+    /// Replaces the list as a whole: a reader never sees a part of it.
+    fn write(&self) -> anyhow::Result<()> {
+        let text: String = self.until.keys().map(|code| format!("{code}\n")).collect();
+        atomic_file::write(&self.list, text.as_bytes(), 0o600)
     }
 }
 
 /// Whether a daemon of the device whose files are in `dir` takes from a member.
 pub(crate) fn takes_from(dir: &Path, member: Code) -> bool {
-    let path = dir.join(FILE);
-    let Ok(file) = File::open(&path) else { return false };
+    let Ok(file) = File::open(dir.join(LOCK)) else {
+        return false;
+    };
     match file.try_lock_shared() {
-        // Nobody runs who could have said it.
+        // No daemon runs that could have published it.
         Ok(()) | Err(TryLockError::Error(_)) => false,
         Err(TryLockError::WouldBlock) => {
-            fs::read_to_string(&path).is_ok_and(|text| text.lines().any(|line| line.parse() == Ok(member)))
+            let list = fs::read_to_string(dir.join(LIST));
+            list.is_ok_and(|text| text.lines().any(|line| line.parse() == Ok(member)))
         }
     }
 }
 
-const FILE: &str = "neighbours.in-use";
+const LOCK: &str = "neighbours.in-use.lock";
+const LIST: &str = "neighbours.in-use";
+/// How long a member counts after it was used last: a path that fails and a member that restarts are
+/// back within seconds (`docs/neighbours.md`), and whoever wants the opposite direction asks again
+/// after 15 s at the latest.
+const LINGERS: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
@@ -66,10 +99,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let [one, other] = [1, 2].map(|byte| KeyHash([byte; 32]).code());
         assert!(!takes_from(dir.path(), one));
-        let in_use = InUse::take(dir.path()).unwrap();
-        in_use.set([one, other].into_iter());
+        let mut in_use = InUse::take(dir.path()).unwrap();
+        let now = Clock::now();
+        in_use.set([one, other].into_iter(), now);
         assert!(takes_from(dir.path(), one) && takes_from(dir.path(), other));
-        in_use.set([other].into_iter());
+        in_use.set([other].into_iter(), now + LINGERS / 2);
+        assert!(takes_from(dir.path(), one), "it may be back in a moment");
+        in_use.set([other].into_iter(), now + LINGERS);
         assert!(!takes_from(dir.path(), one) && takes_from(dir.path(), other));
         drop(in_use);
         assert!(!takes_from(dir.path(), other));

@@ -515,6 +515,14 @@ impl Pool {
         }))
     }
 
+    /// Publishes whom this device takes from, for its daemon that gives.
+    fn publish_in_use(&mut self) {
+        let used = self.channels.values().filter(|channel| channel.network.is_some());
+        if let Some(in_use) = self.own.as_mut().and_then(|own| own.in_use.as_mut()) {
+            in_use.set(used.map(|channel| channel.code), Clock::now());
+        }
+    }
+
     fn leave_channel(&mut self, member: MemberId, why: Left) -> Option<Wish> {
         let channel = self.channels.get_mut(&member)?;
         let why = match why {
@@ -556,6 +564,7 @@ impl WaysOut for Pool {
             self.dial(hubs);
             self.leave_untrusted(now);
             self.ask_what_was_carried(orders, now);
+            self.publish_in_use();
             self.gre.handle_timeout(hubs, now);
         }
         self.registry.handle_timeout(now);
@@ -589,10 +598,8 @@ impl WaysOut for Pool {
                 return wish;
             }
         }
-        let has_changed = std::mem::take(&mut self.has_changed);
-        if has_changed && let Some(in_use) = self.own.as_ref().and_then(|own| own.in_use.as_ref()) {
-            let used = self.channels.values().filter(|channel| channel.network.is_some());
-            in_use.set(used.map(|channel| channel.code));
+        if std::mem::take(&mut self.has_changed) {
+            self.publish_in_use();
         }
         None
     }
