@@ -12,15 +12,19 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
+use super::middlebox::{EcnName, RawNat, Removable, policer_starts};
 use super::movements::movements;
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Shares, Via, Workload,
+    Beside, Coding, Direction, Event, Hop, Links, Network, NetworkChange, Scenario, ScenarioError, Shares, Via, Workload,
     overrides,
 };
 use crate::video::Film;
-use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
+use crate::{
+    Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer, QueueBound, State,
+    Trace,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +38,8 @@ struct RawScenario {
     #[serde(default)]
     schedulers: BTreeMap<Spanned<String>, Spanned<String>>,
     controller: Option<String>,
+    #[serde(default)]
+    tcp_ecn: bool,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
     client_hop: Option<Spanned<RawClientHop>>,
@@ -54,6 +60,7 @@ struct RawNetwork {
     wifi: Option<Spanned<RawWifi>>,
     shares: Option<Spanned<String>>,
     udp: Option<Spanned<String>>,
+    nat: Option<Spanned<RawNat>>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +74,12 @@ pub(super) struct RawLink {
     queue: Option<WithUnit<QueueBound>>,
     burst: Option<WithUnit<Bytes>>,
     aqm: Option<String>,
+    mtu: Option<Removable<PathMtu>>,
+    policer: Option<Removable<Policer>>,
+    ecn: Option<EcnName>,
+    hang: Option<Removable<Hang>>,
+    /// Of an event only: the interface's own MTU.
+    device_mtu: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -224,6 +237,7 @@ impl Reader<'_> {
             via,
             schedulers: self.schedulers(raw.schedulers)?,
             controller: raw.controller,
+            tcp_ecn: raw.tcp_ecn,
             workloads,
             beside,
             events,
@@ -276,6 +290,7 @@ impl Reader<'_> {
                 }
                 udp => udp.is_some(),
             };
+            let nat = self.nat(network.nat, network.shares.is_some() || network.wifi.is_some())?;
             let links = self.links((network.down, network.up))?;
             let wifi = network.wifi.map(|raw| {
                 let span = raw.span();
@@ -289,9 +304,21 @@ impl Reader<'_> {
                 member: None,
                 shares,
                 blocks_udp,
+                nat,
             });
         }
         Ok(networks)
+    }
+
+    fn nat(&self, raw: Option<Spanned<RawNat>>, is_special: bool) -> Result<Option<NatConfig>, ScenarioError> {
+        let Some(raw) = raw else { return Ok(None) };
+        let span = Some(raw.span());
+        if is_special {
+            let problem = "a network with wifi or shares has no nat here; remove it";
+            return Err(self.invalid(span, problem));
+        }
+        let read = raw.into_inner().read();
+        read.map(Some).map_err(|problem| self.invalid(span, problem))
     }
 
     pub(super) fn links(
@@ -344,8 +371,18 @@ impl Reader<'_> {
             let problem = "a burst is what passes at once of a link with a rate; give it a rate";
             return Err(self.invalid(Some(span), problem));
         }
+        if link.device_mtu.is_some() {
+            let problem = "device_mtu is the MTU of the interface, which an [[event]] changes; for a link write mtu";
+            return Err(self.invalid(Some(span), problem));
+        }
         let change = self.change(link, span)?;
         Ok(LinkConfig {
+            middlebox: MiddleboxConfig {
+                mtu: change.middlebox.mtu.flatten(),
+                policer: change.middlebox.policer.flatten(),
+                ecn: change.middlebox.ecn.unwrap_or_default(),
+                hang: change.middlebox.hang.flatten(),
+            },
             capacity: change.capacity.unwrap_or_default(),
             burst: change.burst.unwrap_or_default(),
             queue: change.queue.unwrap_or_default(),
@@ -375,6 +412,13 @@ impl Reader<'_> {
             queue: link.queue.map(|queue| queue.0),
             burst: link.burst.map(|burst| burst.0),
             state: None,
+            middlebox: MiddleboxChange {
+                mtu: link.mtu.map(|mtu| mtu.0),
+                policer: link.policer.map(|policer| policer.0),
+                ecn: link.ecn.map(Into::into),
+                hang: link.hang.map(|hang| hang.0),
+            },
+            stop_until: None,
         })
     }
 
@@ -656,43 +700,66 @@ impl Reader<'_> {
 
     fn events(&mut self, raw: Vec<RawEvent>, networks: &[Network]) -> Result<Vec<Event>, ScenarioError> {
         let mut events = movements(networks);
+        events.extend(policer_starts(networks));
         for event in raw {
-            let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
-            let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
-            let span = event.set.span();
-            let change = match event.set.into_inner() {
-                SetValue::State(state) => Change {
-                    state: Some(state),
-                    ..Change::default()
-                },
-                SetValue::Link(link) => self.change(*link, span.clone())?,
-            };
-            if change == Change::default() {
-                let problem =
-                    "this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }";
-                return Err(self.invalid(Some(span), problem));
-            }
-            if networks[network].links.is_none() && (change.state.is_none() || direction.is_some()) {
-                let problem = "this network is not emulated: it can only go down, blackhole and up; \
-                               give it down = { .. } and up = { .. } for more";
-                return Err(self.invalid(Some(span), problem));
-            }
-            if direction.is_some() && change.state == Some(State::Down) {
-                return Err(self.invalid(
-                    Some(span),
-                    "a device is down in both directions; use \"blackhole\"",
-                ));
-            }
-            events.push(Event {
-                at: event.at.get_ref().0,
-                network,
-                hop: Hop::WayOut,
-                direction,
-                change,
-            });
+            events.push(self.event(event, networks)?);
         }
         events.sort_by_key(|event| event.at);
         Ok(events)
+    }
+
+    fn event(&mut self, event: RawEvent, networks: &[Network]) -> Result<Event, ScenarioError> {
+        let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
+        let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
+        let span = event.set.span();
+        let (change, beside) = self.set(event.set.into_inner(), span.clone())?;
+        let read = Event {
+            at: event.at.get_ref().0,
+            network,
+            hop: Hop::WayOut,
+            direction,
+            change,
+            beside,
+        };
+        match problem_of(&read, &networks[network]) {
+            Some(problem) => Err(self.invalid(Some(span), problem)),
+            None => Ok(read),
+        }
+    }
+
+    /// What an event sets: of the links, and beside them.
+    fn set(
+        &mut self,
+        value: SetValue<RawLink>,
+        span: Range<usize>,
+    ) -> Result<(Change, NetworkChange), ScenarioError> {
+        let mut beside = NetworkChange::default();
+        let change = match value {
+            SetValue::State(state) => Change {
+                state: Some(state),
+                ..Change::default()
+            },
+            SetValue::NatFlush => {
+                beside.flush_nat = true;
+                Change::default()
+            }
+            SetValue::Link(link) => {
+                beside.device_mtu = link.device_mtu;
+                let change = self.change(*link, span.clone())?;
+                let policer = change.middlebox.policer.flatten();
+                if policer.is_some_and(|policer| !policer.from.is_zero()) {
+                    let problem = "a policer that an event sets starts then; remove `from`, or move it to `at`";
+                    return Err(self.invalid(Some(span), problem));
+                }
+                change
+            }
+        };
+        if beside.device_mtu.is_some_and(|mtu| !DEVICE_MTUS.contains(&mtu)) {
+            let (least, most) = (DEVICE_MTUS.start(), DEVICE_MTUS.end());
+            let problem = format!("device_mtu must be {least} to {most}");
+            return Err(self.invalid(Some(span), problem));
+        }
+        Ok((change, beside))
     }
 
     fn network_index(
@@ -739,6 +806,29 @@ impl Reader<'_> {
     }
 }
 
+/// Why an event does not fit its network; `None`: it does.
+fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
+    let has_change = event.change != Change::default();
+    if !has_change && event.beside == NetworkChange::default() {
+        return Some("this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }");
+    }
+    if event.beside.flush_nat && network.nat.is_none() {
+        return Some("this network has no nat to flush; give it nat = { timeout = \"30s\" } or nat = {}");
+    }
+    if has_change && network.links.is_none() && (event.change.state.is_none() || event.direction.is_some()) {
+        return Some(
+            "this network is not emulated: it can only go down, blackhole and up; \
+             give it down = { .. } and up = { .. } for more",
+        );
+    }
+    let is_shown = event.change.state.is_some_and(|state| !state.is_shown_up());
+    if event.direction.is_some() && is_shown {
+        return Some("a device is down in both directions; use \"blackhole\"");
+    }
+    (event.direction.is_some() && event.beside != NetworkChange::default())
+        .then_some("nat and device belong to both directions; remove `direction`")
+}
+
 fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -747,6 +837,8 @@ fn one_line(message: &str) -> String {
 const MAX_NETWORKS: usize = 64;
 /// More connections than this measure the machine, not the network.
 const MAX_STREAMS: u32 = 1000;
+/// From what IPv4 needs (RFC 791 section 3.2) to what the emulated devices hold.
+const DEVICE_MTUS: std::ops::RangeInclusive<u16> = 576..=1500;
 /// Twenty-five a second.
 const PICTURE_INTERVAL: Duration = Duration::from_millis(40);
 /// As many layers as are told apart.
