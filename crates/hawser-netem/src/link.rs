@@ -126,7 +126,7 @@ pub struct Counters {
     pub lost_random: u64,
     /// Packets swallowed while down or blackholed.
     pub lost_outage: u64,
-    /// Packets that the middlebox dropped.
+    /// Packets that the middlebox or a translator dropped.
     pub lost_middlebox: u64,
 }
 
@@ -314,6 +314,11 @@ impl<T> Link<T> {
         self.counters.lost_middlebox += u64::from(is_dropped);
         self.has_middlebox = !self.rare.middlebox.is_transparent(now);
         verdict
+    }
+
+    /// Counts a packet that a translator dropped before it reached this link.
+    pub fn count_untranslated(&mut self) {
+        self.counters.lost_middlebox += 1;
     }
 
     /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve

@@ -1,6 +1,9 @@
 //! Packets as values: what a model needs to know of them, and no bytes.
 
+use hawser_netem::{Codepoint, Header};
 use hawser_units::Instant;
+
+use crate::tcp::QUIC_HEADER;
 
 /// Where packets go: one interface of a node. A node may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +26,26 @@ pub enum Ecn {
     Capable,
     /// A queue on the way was congested.
     Marked,
+}
+
+impl From<Codepoint> for Ecn {
+    fn from(codepoint: Codepoint) -> Self {
+        match codepoint {
+            Codepoint::NotEct => Self::NotCapable,
+            Codepoint::Ect => Self::Capable,
+            Codepoint::Ce => Self::Marked,
+        }
+    }
+}
+
+impl From<Ecn> for Codepoint {
+    fn from(ecn: Ecn) -> Self {
+        match ecn {
+            Ecn::NotCapable => Self::NotEct,
+            Ecn::Capable => Self::Ect,
+            Ecn::Marked => Self::Ce,
+        }
+    }
 }
 
 /// One packet.
@@ -48,6 +71,23 @@ pub struct Packet {
     pub sent: Instant,
     /// What it carries.
     pub body: Body,
+}
+
+impl Packet {
+    /// Returns the fields that a middlebox reads.
+    #[must_use]
+    pub fn header(&self) -> Header {
+        let is_udp = match &self.body {
+            Body::Datagram(_) | Body::Tunnel(_) => true,
+            // QUIC is modelled as TCP with headers of another size.
+            Body::Tcp(segment) => self.size - segment.payload == QUIC_HEADER,
+        };
+        Header {
+            ip_len: u64::from(self.size),
+            is_udp,
+            ecn: self.ecn.into(),
+        }
+    }
 }
 
 /// What a packet carries.

@@ -2,6 +2,7 @@
 
 mod clients;
 pub(crate) mod far;
+mod nat;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -21,7 +22,7 @@ use hawser_units::Duration;
 use crate::client_hop::Hop;
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
-use crate::pump::Pump;
+use crate::pump::{Pump, Remote};
 use crate::sample::{self, Carried};
 use crate::wifi::{self, Air};
 
@@ -104,13 +105,14 @@ impl Pumps {
         links: &Links,
         seed: u64,
     ) -> anyhow::Result<Self> {
-        let start = |way: &str, ends, link: &LinkConfig, seed| {
-            Pump::start(&format!("{label}-{way}"), ends, link.clone(), seed)
+        let (down, up) = (Remote::new()?, Remote::new()?);
+        let start = |way: &str, ends, link: &LinkConfig, seed, remotes| {
+            Pump::start(&format!("{label}-{way}"), ends, link.clone(), seed, remotes)
         };
         let towards = (Arc::clone(&far), Arc::clone(&near));
         Ok(Self {
-            down: start("down", towards, &links.down, seed)?,
-            up: start("up", (near, far), &links.up, seed.wrapping_add(1))?,
+            down: start("down", towards, &links.down, seed, [&down, &up])?,
+            up: start("up", (near, far), &links.up, seed.wrapping_add(1), [&up, &down])?,
         })
     }
 }
@@ -165,6 +167,12 @@ impl World {
                 .run(|| prepare_kernel(SETTINGS))
                 .context("cannot prepare a namespace")?;
         }
+        if scenario.tcp_ecn {
+            for namespace in [&world.client, &world.applications, &world.server] {
+                let ask = || prepare_kernel(&[("ipv4/tcp_ecn", "1")]);
+                namespace.run(ask).context("cannot let TCP ask for ECN")?;
+            }
+        }
         for namespace in [&world.net, &world.hub] {
             namespace
                 .run(|| prepare_kernel(ROUTER_SETTINGS))
@@ -216,6 +224,7 @@ impl World {
         for (built, _) in blocking.filter(|(_, network)| network.blocks_udp) {
             block_udp(&world.net, &gateway_device(built.number))?;
         }
+        nat::begin(&world.net, scenario)?;
         // What is away or dead at first is so before anything starts.
         for event in scenario.events.iter().filter(|event| event.at.is_zero()) {
             world.apply(event)?;
@@ -242,12 +251,25 @@ impl World {
                 pumps.up.change(event.change.clone());
             }
         }
+        if let Some(mtu) = event.beside.device_mtu {
+            let commands = format!("link set dev {} mtu {mtu}\n", network.end());
+            ip(self.place_of(network), &[], &commands)?;
+        }
+        if event.beside.flush_nat {
+            nat::flush(&self.net, network.number)?;
+        }
         match event.change {
             Change {
                 state: Some(state), ..
             } if event.hop == Part::WayOut => self.show_state(network, state),
             _ => Ok(()),
         }
+    }
+
+    /// Where the client's end of a network is.
+    fn place_of<'a>(&'a self, network: &'a BuiltNetwork) -> &'a Namespace {
+        let member = network.member.as_ref();
+        member.map_or(&self.client, |member| &member.place)
     }
 
     /// What every network has carried since it was built.
@@ -645,18 +667,44 @@ impl World {
         wifi::join(&self.client, name, wifi)
     }
 
+    /// Gives the client's interface its carrier back, if it has lost it.
+    fn restore_carrier(&self, network: &BuiltNetwork) -> anyhow::Result<()> {
+        if network.wifi.is_some() {
+            return Ok(());
+        }
+        if network.pumps.is_some() {
+            let commands = format!("link set dev {} carrier on\n", network.end());
+            return ip(self.place_of(network), &[], &commands);
+        }
+        let number = network.number;
+        let device = gateway_device(number);
+        // The far end's address of IPv6 has gone with it.
+        let commands = format!(
+            "link set dev {device} up\n\
+             addr replace fd77:{number:x}::1/64 dev {device} nodad\n"
+        );
+        ip(&self.net, &[], &commands)
+    }
+
     fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
         let BuiltNetwork { number, pumps, .. } = network;
-        let place = network
-            .member
-            .as_ref()
-            .map_or(&self.client, |member| &member.place);
+        let place = self.place_of(network);
         match state {
+            // A TUN interface has a carrier of its own; a cable has one while its far end is up.
+            State::NoCarrier if pumps.is_some() => {
+                let commands = format!("link set dev {} carrier off\n", network.end());
+                ip(place, &[], &commands)
+            }
+            State::NoCarrier => {
+                let commands = format!("link set dev {} down\n", gateway_device(*number));
+                ip(&self.net, &[], &commands)
+            }
             State::Down => ip(place, &[], &format!("link set dev {} down\n", network.end())),
             State::Up => {
                 if pumps.is_none() {
                     swallow(&self.net, &gateway_device(*number), false)?;
                 }
+                self.restore_carrier(network)?;
                 self.join_air(network)?;
                 ip(place, &[], &self.bring_up(network))
             }

@@ -32,7 +32,10 @@ fn the_default_forwards_everything() {
     let mut open = middlebox(MiddleboxConfig::default());
     assert!(open.is_transparent(Instant::ZERO));
     for ecn in [Codepoint::NotEct, Codepoint::Ect, Codepoint::Ce] {
-        let header = Header { ecn, ..packet(65_000) };
+        let header = Header {
+            ecn,
+            ..packet(65_000)
+        };
         assert_eq!(open.handle_packet(header, ms(1)), Verdict::Forward);
     }
 }
@@ -109,7 +112,10 @@ fn a_hang_lasts_its_time_and_large_packets_do_not_extend_it() {
     };
     assert_eq!(modem.handle_packet(tcp, ms(0)), Verdict::Forward);
     assert_eq!(modem.handle_packet(packet(1436), ms(0)), Verdict::Forward);
-    assert_eq!(modem.handle_packet(packet(1437), ms(0)), Verdict::Hang(ms(60_000)));
+    assert_eq!(
+        modem.handle_packet(packet(1437), ms(0)),
+        Verdict::Hang(ms(60_000))
+    );
     assert_eq!(modem.handle_packet(packet(100), ms(1)), Verdict::Drop);
     assert_eq!(modem.handle_packet(packet(1437), ms(59_999)), Verdict::Drop);
     assert_eq!(modem.handle_packet(packet(100), ms(60_000)), Verdict::Forward);

@@ -10,7 +10,9 @@ use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserial
 
 use super::values::{WithUnit, bytes};
 use super::{Direction, Event, Hop, Links, Network};
-use crate::{Change, EcnTreatment, FRAME_OVERHEAD, Hang, MiddleboxChange, NatConfig, PathMtu, Policer, Protocol};
+use crate::{
+    Change, EcnTreatment, FRAME_OVERHEAD, Hang, MiddleboxChange, NatConfig, PathMtu, Policer, Protocol,
+};
 
 /// A table, or `"off"`, which removes the field's effect from a running link.
 pub(super) struct Removable<T>(pub(super) Option<T>);
@@ -308,3 +310,6 @@ const LEAST_MTU: u16 = 68;
 /// A bucket that is smaller than a full Ethernet frame would drop every one of them.
 const LEAST_BURST: u64 = 1500 + FRAME_OVERHEAD;
 const SECOND: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests;

@@ -9,6 +9,7 @@ mod client_hop;
 mod member;
 mod middlebox;
 mod movements;
+mod ordered;
 mod overrides;
 mod parse;
 mod values;

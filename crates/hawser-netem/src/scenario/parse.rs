@@ -17,13 +17,13 @@ use super::movements::movements;
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Hop, Links, Network, NetworkChange, Scenario, ScenarioError, Shares, Via, Workload,
-    overrides,
+    Beside, Coding, Direction, Event, Hop, Links, Network, NetworkChange, Scenario, ScenarioError, Shares,
+    Via, Workload, overrides,
 };
 use crate::video::Film;
 use crate::{
-    Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer, QueueBound, State,
-    Trace,
+    Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer,
+    QueueBound, State, Trace,
 };
 
 #[derive(Deserialize)]
@@ -197,7 +197,24 @@ pub(super) struct Reader<'a> {
     read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
 }
 
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        text: &'a str,
+        path: &'a Path,
+        read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+    ) -> Self {
+        Self { text, path, read }
+    }
+}
+
 impl Reader<'_> {
+    /// Reads a text that is one event.
+    pub(super) fn only_event(&mut self, networks: &[Network]) -> Result<Event, ScenarioError> {
+        let raw: RawEvent = toml::from_str(self.text)
+            .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
+        self.event(raw, networks)
+    }
+
     fn scenario(&mut self) -> Result<Scenario, ScenarioError> {
         let raw: RawScenario = toml::from_str(self.text)
             .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
@@ -310,7 +327,11 @@ impl Reader<'_> {
         Ok(networks)
     }
 
-    fn nat(&self, raw: Option<Spanned<RawNat>>, is_special: bool) -> Result<Option<NatConfig>, ScenarioError> {
+    fn nat(
+        &self,
+        raw: Option<Spanned<RawNat>>,
+        is_special: bool,
+    ) -> Result<Option<NatConfig>, ScenarioError> {
         let Some(raw) = raw else { return Ok(None) };
         let span = Some(raw.span());
         if is_special {
@@ -372,7 +393,8 @@ impl Reader<'_> {
             return Err(self.invalid(Some(span), problem));
         }
         if link.device_mtu.is_some() {
-            let problem = "device_mtu is the MTU of the interface, which an [[event]] changes; for a link write mtu";
+            let problem =
+                "device_mtu is the MTU of the interface, which an [[event]] changes; for a link write mtu";
             return Err(self.invalid(Some(span), problem));
         }
         let change = self.change(link, span)?;
@@ -748,7 +770,8 @@ impl Reader<'_> {
                 let change = self.change(*link, span.clone())?;
                 let policer = change.middlebox.policer.flatten();
                 if policer.is_some_and(|policer| !policer.from.is_zero()) {
-                    let problem = "a policer that an event sets starts then; remove `from`, or move it to `at`";
+                    let problem =
+                        "a policer that an event sets starts then; remove `from`, or move it to `at`";
                     return Err(self.invalid(Some(span), problem));
                 }
                 change
@@ -820,6 +843,9 @@ fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
             "this network is not emulated: it can only go down, blackhole and up; \
              give it down = { .. } and up = { .. } for more",
         );
+    }
+    if network.wifi.is_some() && event.change.state == Some(State::NoCarrier) {
+        return Some("a network with wifi has no carrier to lose; use \"down\" or \"blackhole\"");
     }
     let is_shown = event.change.state.is_some_and(|state| !state.is_shown_up());
     if event.direction.is_some() && is_shown {

@@ -76,6 +76,14 @@ impl Application for TcpSource {
         self.sender.handle_timeout(now);
     }
 
+    fn handle_too_big(&mut self, _way: usize, mtu: u16, _now: Instant) {
+        let segment = mtu.saturating_sub(self.config.header);
+        if (1..self.config.segment).contains(&segment) {
+            self.config.segment = segment;
+            self.sender.handle_too_big(segment);
+        }
+    }
+
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if !self.has_begun {
             return None;

@@ -22,8 +22,8 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Direction, Hop as Part, Scenario, Shares, Via};
-use hawser_netem::{Capacity, LinkConfig};
+use hawser_netem::scenario::{Beside, Direction, Event, Hop as Part, Scenario, Shares, Via};
+use hawser_netem::{Capacity, Change, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -58,6 +58,14 @@ pub enum RunError {
     /// Nothing here blocks a protocol.
     #[error("a network that blocks UDP is emulated with real packets only; use hawser-lab lab")]
     BlockedUdp,
+    /// Interfaces have no MTU of their own here.
+    #[error(
+        "the MTU of an interface is changed with real packets only; use hawser-lab lab, or `mtu` for the path's"
+    )]
+    DeviceMtu,
+    /// A connection whose port changes ends, and nothing here begins anew.
+    #[error("a nat with change_ports is simulated for via = \"hub\" only; use hawser-lab lab")]
+    ChangedPorts,
     /// Nothing here begins anew.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
@@ -153,6 +161,18 @@ pub fn run(
     if scenario.networks.iter().any(|network| network.blocks_udp) {
         return Err(RunError::BlockedUdp);
     }
+    if scenario
+        .events
+        .iter()
+        .any(|event| event.beside.device_mtu.is_some())
+    {
+        return Err(RunError::DeviceMtu);
+    }
+    let changes_ports =
+        |network: &hawser_netem::scenario::Network| network.nat.is_some_and(|nat| nat.change_ports);
+    if *via != Via::Hub && scenario.networks.iter().any(changes_ports) {
+        return Err(RunError::ChangedPorts);
+    }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;
     if let Some(make) = watch.tap {
@@ -202,6 +222,8 @@ struct World {
     other: Option<(Way, Way)>,
     /// Whether senders have to hear marks.
     marks: bool,
+    /// Whether all TCP asks for ECN.
+    tcp_ecn: bool,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
 }
@@ -219,6 +241,8 @@ struct Hop {
     station: Option<StationId>,
     /// Those between the client and a member.
     local: Option<[LinkId; 2]>,
+    /// Whether its addresses are translated.
+    is_translated: bool,
 }
 
 impl World {
@@ -268,14 +292,21 @@ impl World {
                 true => network.connect_shared(&format!("{name}:{way}"), from, link),
                 false => network.connect(&format!("{name}:{way}"), from, to, link),
             };
+            let needs_pair = described.nat.is_some()
+                || may_hang(&both.down, index, scenario)
+                || may_hang(&both.up, index, scenario);
             let down = connect("down", ends.1, ends.0, both.down);
             let up = connect("up", ends.0, ends.1, both.up);
+            if needs_pair {
+                network.pair((up, down), described.nat);
+            }
             hops.push(Hop {
                 carries: [down, up],
                 sends: [down, up],
                 arrives: [down, up],
                 station: None,
                 local: None,
+                is_translated: described.nat.is_some(),
             });
         }
         let has_other = scenario.beside.values().any(|way| *way == Beside::OtherClient);
@@ -297,6 +328,7 @@ impl World {
             tunnel: None,
             other: None,
             marks: Air::marks(scenario),
+            tcp_ecn: scenario.tcp_ecn,
             ways: Vec::new(),
         };
         match via {
@@ -426,8 +458,11 @@ impl World {
                 Some(Direction::Up) => &[up][..],
                 None => &[down, up][..],
             };
-            for link in links {
-                let at = self.start + event.at;
+            let at = self.start + event.at;
+            if event.beside.flush_nat {
+                self.network.flush_nat_at(at, up);
+            }
+            for link in links.iter().filter(|_| event.change != Change::default()) {
                 self.network.change_at(at, *link, event.change.clone());
             }
         }
@@ -477,6 +512,13 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
     let mut networks = scenario.networks.iter();
     let index = networks.position(|network| network.name == name);
     index.ok_or_else(|| RunError::Network(name.to_owned()))
+}
+
+/// Returns whether a link of a network may hang, from the beginning or after an event.
+fn may_hang(link: &LinkConfig, network: usize, scenario: &Scenario) -> bool {
+    let mut events = scenario.events.iter();
+    let sets = |event: &Event| event.network == network && event.change.middlebox.hang.is_some();
+    link.middlebox.hang.is_some() || events.any(sets)
 }
 
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
