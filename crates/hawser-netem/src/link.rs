@@ -3,12 +3,12 @@
 //! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
 //! capacity (of a shaper's token bucket as long as it has no tokens), may be lost on the way, and
 //! comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is
-//! inside and what comes in.
+//! inside and what comes in. Where it has a middlebox, the driver asks [`Link::inspect`] first.
 //!
 //! ```text
 //!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
 //!                        | full: lost                     | lost
-//!   up <-> blackhole <-> down   (set; leaving `up` empties both boxes)
+//!   up <-> blackhole <-> down <-> no carrier   (set; leaving `up` empties both boxes)
 //! ```
 
 use std::cmp::Reverse;

@@ -88,7 +88,9 @@ fn ecn_is_marked_dropped_or_cleared() {
         "nothing marks here, so nothing is lost with the marks"
     );
     assert!(of("mark") < whole / 2.0);
-    assert_eq!(of("drop"), 0.0);
+    // What is sent again is not ECT, and passes: a window at each timeout.
+    let dropped = of("drop");
+    assert!(dropped > 0.0 && dropped < whole / 20.0, "{dropped}");
     let without = simulate(SINGLE, ", ecn = \"drop\"", TCP);
     assert!(total(&without) > 0.9 * whole, "nothing is ECT");
 }

@@ -6,6 +6,7 @@
 //! function that does it.
 
 mod client_hop;
+mod events;
 mod member;
 mod middlebox;
 mod movements;

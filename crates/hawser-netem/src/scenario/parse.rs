@@ -12,9 +12,9 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::middlebox::{EcnName, RawNat, Removable, policer_starts};
-use super::movements::movements;
-use super::values::{JitterValue, LossValue, SetValue, WithUnit};
+use super::events::RawEvent;
+use super::middlebox::{EcnName, RawNat, Removable};
+use super::values::{JitterValue, LossValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
     Beside, Coding, Direction, Event, Hop, Links, Network, NetworkChange, Scenario, ScenarioError, Shares,
@@ -79,7 +79,7 @@ pub(super) struct RawLink {
     ecn: Option<EcnName>,
     hang: Option<Removable<Hang>>,
     /// Of an event only: the interface's own MTU.
-    device_mtu: Option<u16>,
+    pub(super) device_mtu: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -123,15 +123,6 @@ struct RawWorkload {
     pictures: Option<PathBuf>,
     layers: Option<u8>,
     via: Option<Spanned<String>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct RawEvent {
-    at: Spanned<WithUnit<Duration>>,
-    network: Spanned<String>,
-    direction: Option<Spanned<String>>,
-    set: Spanned<SetValue<RawLink>>,
 }
 
 fn first_seed() -> u64 {
@@ -192,7 +183,7 @@ impl Scenario {
 }
 
 pub(super) struct Reader<'a> {
-    text: &'a str,
+    pub(super) text: &'a str,
     path: &'a Path,
     read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
 }
@@ -208,13 +199,6 @@ impl<'a> Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Reads a text that is one event.
-    pub(super) fn only_event(&mut self, networks: &[Network]) -> Result<Event, ScenarioError> {
-        let raw: RawEvent = toml::from_str(self.text)
-            .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
-        self.event(raw, networks)
-    }
-
     fn scenario(&mut self) -> Result<Scenario, ScenarioError> {
         let raw: RawScenario = toml::from_str(self.text)
             .map_err(|error| self.invalid(error.span(), one_line(error.message())))?;
@@ -414,7 +398,7 @@ impl Reader<'_> {
         })
     }
 
-    fn change(&mut self, link: RawLink, span: Range<usize>) -> Result<Change, ScenarioError> {
+    pub(super) fn change(&mut self, link: RawLink, span: Range<usize>) -> Result<Change, ScenarioError> {
         if link.aqm.as_deref().is_some_and(|aqm| aqm != "drop-tail") {
             return Err(self.invalid(Some(span), "the only aqm so far is \"drop-tail\""));
         }
@@ -720,72 +704,7 @@ impl Reader<'_> {
         }
     }
 
-    fn events(&mut self, raw: Vec<RawEvent>, networks: &[Network]) -> Result<Vec<Event>, ScenarioError> {
-        let mut events = movements(networks);
-        events.extend(policer_starts(networks));
-        for event in raw {
-            events.push(self.event(event, networks)?);
-        }
-        events.sort_by_key(|event| event.at);
-        Ok(events)
-    }
-
-    fn event(&mut self, event: RawEvent, networks: &[Network]) -> Result<Event, ScenarioError> {
-        let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
-        let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
-        let span = event.set.span();
-        let (change, beside) = self.set(event.set.into_inner(), span.clone())?;
-        let read = Event {
-            at: event.at.get_ref().0,
-            network,
-            hop: Hop::WayOut,
-            direction,
-            change,
-            beside,
-        };
-        match problem_of(&read, &networks[network]) {
-            Some(problem) => Err(self.invalid(Some(span), problem)),
-            None => Ok(read),
-        }
-    }
-
-    /// What an event sets: of the links, and beside them.
-    fn set(
-        &mut self,
-        value: SetValue<RawLink>,
-        span: Range<usize>,
-    ) -> Result<(Change, NetworkChange), ScenarioError> {
-        let mut beside = NetworkChange::default();
-        let change = match value {
-            SetValue::State(state) => Change {
-                state: Some(state),
-                ..Change::default()
-            },
-            SetValue::NatFlush => {
-                beside.flush_nat = true;
-                Change::default()
-            }
-            SetValue::Link(link) => {
-                beside.device_mtu = link.device_mtu;
-                let change = self.change(*link, span.clone())?;
-                let policer = change.middlebox.policer.flatten();
-                if policer.is_some_and(|policer| !policer.from.is_zero()) {
-                    let problem =
-                        "a policer that an event sets starts then; remove `from`, or move it to `at`";
-                    return Err(self.invalid(Some(span), problem));
-                }
-                change
-            }
-        };
-        if beside.device_mtu.is_some_and(|mtu| !DEVICE_MTUS.contains(&mtu)) {
-            let (least, most) = (DEVICE_MTUS.start(), DEVICE_MTUS.end());
-            let problem = format!("device_mtu must be {least} to {most}");
-            return Err(self.invalid(Some(span), problem));
-        }
-        Ok((change, beside))
-    }
-
-    fn network_index(
+    pub(super) fn network_index(
         &self,
         name: &str,
         span: Range<usize>,
@@ -803,7 +722,7 @@ impl Reader<'_> {
             })
     }
 
-    fn direction(&self, raw: &Spanned<String>) -> Result<Direction, ScenarioError> {
+    pub(super) fn direction(&self, raw: &Spanned<String>) -> Result<Direction, ScenarioError> {
         match raw.get_ref().as_str() {
             "down" => Ok(Direction::Down),
             "up" => Ok(Direction::Up),
@@ -829,33 +748,7 @@ impl Reader<'_> {
     }
 }
 
-/// Why an event does not fit its network; `None`: it does.
-fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
-    let has_change = event.change != Change::default();
-    if !has_change && event.beside == NetworkChange::default() {
-        return Some("this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }");
-    }
-    if event.beside.flush_nat && network.nat.is_none() {
-        return Some("this network has no nat to flush; give it nat = { timeout = \"30s\" } or nat = {}");
-    }
-    if has_change && network.links.is_none() && (event.change.state.is_none() || event.direction.is_some()) {
-        return Some(
-            "this network is not emulated: it can only go down, blackhole and up; \
-             give it down = { .. } and up = { .. } for more",
-        );
-    }
-    if network.wifi.is_some() && event.change.state == Some(State::NoCarrier) {
-        return Some("a network with wifi has no carrier to lose; use \"down\" or \"blackhole\"");
-    }
-    let is_shown = event.change.state.is_some_and(|state| !state.is_shown_up());
-    if event.direction.is_some() && is_shown {
-        return Some("a device is down in both directions; use \"blackhole\"");
-    }
-    (event.direction.is_some() && event.beside != NetworkChange::default())
-        .then_some("nat and device belong to both directions; remove `direction`")
-}
-
-fn one_line(message: &str) -> String {
+pub(super) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
@@ -863,8 +756,6 @@ fn one_line(message: &str) -> String {
 const MAX_NETWORKS: usize = 64;
 /// More connections than this measure the machine, not the network.
 const MAX_STREAMS: u32 = 1000;
-/// From what IPv4 needs (RFC 791 section 3.2) to what the emulated devices hold.
-const DEVICE_MTUS: std::ops::RangeInclusive<u16> = 576..=1500;
 /// Twenty-five a second.
 const PICTURE_INTERVAL: Duration = Duration::from_millis(40);
 /// As many layers as are told apart.

@@ -89,7 +89,12 @@ impl Application for TcpSource {
             return None;
         }
         if let Some(segment) = self.sender.poll_transmit(now) {
-            return Some(outgoing(&self.config, 0, segment));
+            // RFC 3168 section 6.1.5: what is sent again is not ECT.
+            let again = outgoing(&self.config, 0, segment);
+            return Some(Outgoing {
+                ecn: Ecn::NotCapable,
+                ..again
+            });
         }
         let left = self.total - self.sender.sent();
         let len = left.min(u64::from(self.config.segment)) as u16;
