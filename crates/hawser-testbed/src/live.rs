@@ -21,8 +21,7 @@ use hawser_netem::scenario::{Direction, Event, Scenario, Via};
 use hawser_units::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
-use crate::Options;
-use crate::arm::{check_in_lab, start_daemons};
+use crate::arm::{Options, check_in_lab, start_daemons};
 use crate::daemons::Daemons;
 use crate::on_air::OnAir;
 use crate::workload::http;

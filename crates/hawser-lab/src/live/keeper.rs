@@ -12,9 +12,10 @@ use hawser_linux::wait::wait_readable;
 use hawser_terminal::{complain, refuse, say, show};
 use hawser_testbed::{Live, Options, Place, RunDir, prepare_process, read_scenario};
 
+use super::args::LiveArgs;
 use super::control::{self, Reply, Request};
 use super::instance::{self, Instance};
-use super::{LiveArgs, page};
+use super::page;
 use crate::{daemon, progress};
 
 /// Starts a laboratory and keeps it until the end; 64 a scenario that cannot be run.

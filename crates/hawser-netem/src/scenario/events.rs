@@ -2,25 +2,12 @@
 
 use std::ops::Range;
 
-use hawser_units::Duration;
-use serde::Deserialize;
-use toml::Spanned;
-
 use super::middlebox::policer_starts;
 use super::movements::movements;
-use super::parse::{RawLink, Reader, one_line};
-use super::values::{SetValue, WithUnit};
+use super::parse::{RawEvent, RawLink, Reader, one_line};
+use super::values::SetValue;
 use super::{Event, Hop, Network, NetworkChange, ScenarioError};
 use crate::{Change, State};
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct RawEvent {
-    at: Spanned<WithUnit<Duration>>,
-    network: Spanned<String>,
-    direction: Option<Spanned<String>>,
-    set: Spanned<SetValue<RawLink>>,
-}
 
 impl Reader<'_> {
     /// Reads a text that is one event.

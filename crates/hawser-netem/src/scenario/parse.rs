@@ -12,18 +12,16 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::events::RawEvent;
 use super::middlebox::{EcnName, RawNat, Removable};
-use super::values::{JitterValue, LossValue, WithUnit};
+use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Hop, Links, Network, NetworkChange, Scenario, ScenarioError, Shares,
-    Via, Workload, overrides,
+    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Via, Workload, overrides,
 };
 use crate::video::Film;
 use crate::{
     Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer,
-    QueueBound, State, Trace,
+    QueueBound, Trace,
 };
 
 #[derive(Deserialize)]
@@ -123,6 +121,15 @@ struct RawWorkload {
     pictures: Option<PathBuf>,
     layers: Option<u8>,
     via: Option<Spanned<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RawEvent {
+    pub(super) at: Spanned<WithUnit<Duration>>,
+    pub(super) network: Spanned<String>,
+    pub(super) direction: Option<Spanned<String>>,
+    pub(super) set: Spanned<SetValue<RawLink>>,
 }
 
 fn first_seed() -> u64 {
