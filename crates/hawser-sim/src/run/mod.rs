@@ -22,7 +22,9 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Direction, Event, Hop as Part, Scenario, Shares, Via};
+use hawser_netem::scenario::{
+    Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Via,
+};
 use hawser_netem::{Capacity, Change, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
@@ -168,8 +170,7 @@ pub fn run(
     {
         return Err(RunError::DeviceMtu);
     }
-    let changes_ports =
-        |network: &hawser_netem::scenario::Network| network.nat.is_some_and(|nat| nat.change_ports);
+    let changes_ports = |network: &Described| network.nat.is_some_and(|nat| nat.change_ports);
     if *via != Via::Hub && scenario.networks.iter().any(changes_ports) {
         return Err(RunError::ChangedPorts);
     }
@@ -285,16 +286,21 @@ impl World {
                 if is_shared {
                     return Err(RunError::Members);
                 }
-                hops.push(member::connect(&mut network, name, ends, (both, member)));
+                let hop = member::connect(&mut network, name, ends, (both.clone(), member));
+                if may_hang(&both, index, scenario) {
+                    network.pair((hop.carries[1], hop.carries[0]), None);
+                }
+                if let Some([down, up]) = hop.local.filter(|_| may_hang(&member.local, index, scenario)) {
+                    network.pair((up, down), None);
+                }
+                hops.push(hop);
                 continue;
             }
             let mut connect = |way: &str, from, to, link| match is_shared {
                 true => network.connect_shared(&format!("{name}:{way}"), from, link),
                 false => network.connect(&format!("{name}:{way}"), from, to, link),
             };
-            let needs_pair = described.nat.is_some()
-                || may_hang(&both.down, index, scenario)
-                || may_hang(&both.up, index, scenario);
+            let needs_pair = described.nat.is_some() || may_hang(&both, index, scenario);
             let down = connect("down", ends.1, ends.0, both.down);
             let up = connect("up", ends.0, ends.1, both.up);
             if needs_pair {
@@ -514,11 +520,12 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
     index.ok_or_else(|| RunError::Network(name.to_owned()))
 }
 
-/// Returns whether a link of a network may hang, from the beginning or after an event.
-fn may_hang(link: &LinkConfig, network: usize, scenario: &Scenario) -> bool {
+/// Returns whether a direction of a network may hang, from the beginning or after an event.
+fn may_hang(links: &Links, network: usize, scenario: &Scenario) -> bool {
+    let hangs = |link: &LinkConfig| link.middlebox.hang.is_some();
     let mut events = scenario.events.iter();
     let sets = |event: &Event| event.network == network && event.change.middlebox.hang.is_some();
-    link.middlebox.hang.is_some() || events.any(sets)
+    hangs(&links.down) || hangs(&links.up) || events.any(sets)
 }
 
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
@@ -539,13 +546,13 @@ fn layering(scenario: &Scenario) -> Result<Option<Layering>, RunError> {
     Ok(first)
 }
 
-fn cable() -> hawser_netem::scenario::Links {
+fn cable() -> Links {
     let link = LinkConfig {
         capacity: Capacity::Rate(Rate::from_mbps(10_000)),
         delay: Duration::from_micros(20),
         ..LinkConfig::default()
     };
-    hawser_netem::scenario::Links {
+    Links {
         down: link.clone(),
         up: link,
     }
