@@ -38,7 +38,7 @@ pub struct LinkConfig {
     pub jitter: Jitter,
     /// Random loss after serialisation: a lost packet has used the link, as on the air.
     pub loss: Loss,
-    /// What drops or changes packets before the queue, by their headers.
+    /// Middlebox before the queue, which drops or changes packets by their headers.
     pub middlebox: MiddleboxConfig,
 }
 
@@ -77,15 +77,14 @@ pub enum State {
     Down,
     /// It swallows everything and shows nothing.
     Blackhole,
-    /// It carries nothing, and its device shows that it has lost its carrier; addresses and routes
-    /// stay.
+    /// Lost carrier: nothing passes and the device shows it; addresses and routes stay.
     NoCarrier,
 }
 
 impl State {
     /// Returns whether the device shows that the link is up.
     #[must_use]
-    pub fn is_shown_up(self) -> bool {
+    pub fn shows_up(self) -> bool {
         matches!(self, Self::Up | Self::Blackhole)
     }
 }
@@ -156,7 +155,7 @@ pub struct Link<T> {
     is_lossy: bool,
     is_jittery: bool,
     reorders: bool,
-    /// Whether packets need a verdict of the middlebox first: mostly not.
+    /// True if packets need a verdict of the middlebox first; false on most links.
     has_middlebox: bool,
     /// Whether packets ever could overtake, so that some may still be on their way.
     may_overtake: bool,

@@ -48,8 +48,8 @@ impl MiddleboxConfig {
 pub struct PathMtu {
     /// Size of the largest packet that passes. Units: IP bytes.
     pub size: u16,
-    /// Whether the sender of a larger packet gets an ICMP message that names the size; otherwise
-    /// the path is a black hole for larger packets.
+    /// Sends an ICMP message that names the size to the sender of a larger packet; otherwise the path
+    /// is a black hole for larger packets.
     pub icmp: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct Policer {
 /// Treatment of packets whose ECN bits are not zero (RFC 3168 section 5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum EcnTreatment {
-    /// They pass unchanged.
+    /// Passes them unchanged.
     #[default]
     Pass,
     /// ECT becomes CE.
@@ -113,9 +113,9 @@ pub struct Hang {
 pub struct Header {
     /// Units: IP bytes.
     pub ip_len: u64,
-    /// Whether it carries UDP.
+    /// True for UDP.
     pub is_udp: bool,
-    /// Its ECN bits.
+    /// ECN bits.
     pub ecn: Codepoint,
 }
 

@@ -20,7 +20,7 @@ use hawser_units::{Duration, Instant};
 pub struct NatConfig {
     /// Idle time after which a mapping is removed; `None`: never.
     pub timeout: Option<Duration>,
-    /// Whether a new mapping of the same inside port gets another outside port.
+    /// Gives a new mapping of the same inside port another outside port.
     pub change_ports: bool,
 }
 

@@ -137,7 +137,7 @@ struct Wire {
     part: u16,
     /// Whether another part receives.
     is_cut: bool,
-    /// Its pair, and whether it leads to the outside of that.
+    /// Pair of both directions, and true for the direction towards its outside.
     pair: Option<(u32, bool)>,
 }
 
@@ -379,10 +379,10 @@ impl Network {
         let after = wire.link.state();
         let (from, to) = (wire.from, wire.to);
         self.core.settle(id);
-        if before.is_shown_up() != after.is_shown_up() {
+        if before.shows_up() != after.shows_up() {
             for node in [Some(from), to].into_iter().flatten() {
                 self.with(node, |node, context| {
-                    node.handle_link(id, after.is_shown_up(), context);
+                    node.handle_link(id, after.shows_up(), context);
                 });
             }
         }

@@ -45,7 +45,7 @@ pub use arm::{Options, Progress, run, run_on_air};
 pub use cards::{card_address, cards_wanted};
 pub use compare::{Arm, Comparison, OVER_TIME, compare};
 pub use kernel::Kernel;
-pub use live::{Live, LiveNetwork, LiveStatus, Place};
+pub use live::{Live, LiveNetwork, LiveStatus, Role};
 pub use medium::{Medium, MediumCounters};
 pub use on_air::{Asked, Clients, Guest, OnAir};
 pub use run_dir::RunDir;

@@ -34,7 +34,7 @@ pub struct Live {
     via: Via,
     started: Instant,
     states: Vec<State>,
-    /// What was ordered of each network since the start.
+    /// Orders of each network since the start.
     orders: Vec<Vec<String>>,
     /// Why a daemon has ended, once one has.
     trouble: Option<String>,
@@ -48,10 +48,10 @@ pub struct Live {
 /// A namespace of a laboratory by its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
-    /// Where applications run.
+pub enum Role {
+    /// Host of the applications.
     Client,
-    /// Where the hub runs.
+    /// Host of the hub.
     Hub,
     /// The server of the applications.
     Server,
@@ -64,7 +64,7 @@ pub enum Place {
 pub struct LiveStatus {
     /// The scenario's.
     pub scenario: String,
-    /// What carries the traffic.
+    /// Carrier of the traffic, as `via` in a scenario.
     pub via: String,
     /// The process that keeps it.
     pub pid: u32,
@@ -78,12 +78,12 @@ pub struct LiveStatus {
     pub iperf3_port: Option<u16>,
     /// Logs of the daemons, by name.
     pub logs: Vec<(String, PathBuf)>,
-    /// Where `hawser status --run-dir` finds the client; `None` without one.
+    /// Run directory of the client's daemon, for `hawser status --run-dir`; `None` without one.
     pub client_run_dir: Option<PathBuf>,
     /// Why a daemon has ended, if one has.
     pub trouble: Option<String>,
     /// Paths of the namespaces of client, hub, server and net, for `nsenter --net=`.
-    pub places: Vec<(Place, String)>,
+    pub namespaces: Vec<(Role, String)>,
     /// The networks in the scenario's order.
     pub networks: Vec<LiveNetwork>,
     /// The scenario's events, which `live event` triggers by number, from 1.
@@ -93,7 +93,7 @@ pub struct LiveStatus {
 /// State of one network.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LiveNetwork {
-    /// Its name.
+    /// Name in the scenario.
     pub name: String,
     /// `up`, `down`, `no-carrier` or `blackhole`.
     pub state: String,
@@ -184,7 +184,7 @@ impl Live {
         self.apply(&event, format!("event {number}"))
     }
 
-    /// When event `index`, counted from 0, is due in the scenario; `None` behind the last one.
+    /// Returns the time of event `index`, counted from 0; `None` behind the last one.
     #[must_use]
     pub fn due(&self, index: usize) -> Option<Duration> {
         self.scenario.events.get(index).map(|event| event.at)
@@ -202,11 +202,7 @@ impl Live {
         {
             self.states[event.network] = state;
         }
-        let orders = &mut self.orders[event.network];
-        if orders.len() == MAX_ORDERS {
-            orders.remove(0);
-        }
-        orders.push(order);
+        self.orders[event.network].push(order);
     }
 
     /// Returns why a daemon has ended, once for the first one.
@@ -227,16 +223,16 @@ impl Live {
 
     /// Returns a command that will run in a namespace.
     #[must_use]
-    pub fn command(&self, place: Place, program: impl AsRef<OsStr>) -> Command {
-        self.namespace(place).command(program)
+    pub fn command(&self, role: Role, program: impl AsRef<OsStr>) -> Command {
+        self.namespace(role).command(program)
     }
 
-    fn namespace(&self, place: Place) -> &Namespace {
-        match place {
-            Place::Client => &self.world.applications,
-            Place::Hub => &self.world.hub,
-            Place::Server => &self.world.server,
-            Place::Net => &self.world.net,
+    fn namespace(&self, role: Role) -> &Namespace {
+        match role {
+            Role::Client => &self.world.applications,
+            Role::Hub => &self.world.hub,
+            Role::Server => &self.world.server,
+            Role::Net => &self.world.net,
         }
     }
 
@@ -246,7 +242,7 @@ impl Live {
     /// The kernel's counters cannot be read.
     pub fn status(&self) -> anyhow::Result<LiveStatus> {
         let daemons = self.daemons.as_ref();
-        let places = [Place::Client, Place::Hub, Place::Server, Place::Net];
+        let roles = [Role::Client, Role::Hub, Role::Server, Role::Net];
         let described = self.scenario.events.iter().zip(1..);
         Ok(LiveStatus {
             scenario: self.scenario.name.clone(),
@@ -259,7 +255,7 @@ impl Live {
             logs: daemons.map_or(Vec::new(), Daemons::logs),
             client_run_dir: daemons.and_then(Daemons::client_run_dir).map(Into::into),
             trouble: self.trouble.clone(),
-            places: places.map(|place| (place, self.namespace(place).path())).to_vec(),
+            namespaces: roles.map(|role| (role, self.namespace(role).path())).to_vec(),
             networks: self.networks()?,
             events: described
                 .map(|(event, number)| self.describe(number, event))
@@ -366,8 +362,9 @@ impl Drop for Servers {
     }
 }
 
+/// Port of the page: `http-alt` of the registry that RFC 6335 describes.
 const HTTP_PORT: u16 = 8080;
-/// As `iperf3` has it unless it is given another.
+/// Default port of iperf3.
+///
+/// Source: iperf3(1), option `-p`.
 const IPERF3_PORT: u16 = 5201;
-/// A screen of them is as much as a person reads.
-const MAX_ORDERS: usize = 20;

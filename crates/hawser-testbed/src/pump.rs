@@ -350,6 +350,7 @@ fn header_of(packet: &[u8]) -> Header {
 
 /// Returns whether no router may fragment a packet: IPv6, or IPv4 with the flag "don't fragment".
 fn is_unfragmentable(packet: &[u8]) -> bool {
+    // Source: RFC 791 section 3.1.
     const DONT_FRAGMENT: u8 = 0x40;
     match packet.first().map(|first| first >> 4) {
         Some(4) => packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0),

@@ -254,7 +254,7 @@ impl World {
         }
         if let Some(mtu) = event.beside.device_mtu {
             let commands = format!("link set dev {} mtu {mtu}\n", network.end());
-            ip(self.place_of(network), &[], &commands)?;
+            ip(self.near_namespace(network), &[], &commands)?;
         }
         if event.beside.flush_nat {
             nat::flush(&self.net, network.number)?;
@@ -267,8 +267,8 @@ impl World {
         }
     }
 
-    /// Where the client's end of a network is.
-    fn place_of<'a>(&'a self, network: &'a BuiltNetwork) -> &'a Namespace {
+    /// Returns the namespace of a network's near end.
+    fn near_namespace<'a>(&'a self, network: &'a BuiltNetwork) -> &'a Namespace {
         let member = network.member.as_ref();
         member.map_or(&self.client, |member| &member.place)
     }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use hawser_testbed::Place;
+use hawser_testbed::Role;
 
 /// Keeps a scenario's networks, daemons and server running, and changes them by command.
 #[derive(Debug, clap::Args)]
@@ -34,14 +34,14 @@ pub(crate) struct LiveArgs {
     pub(super) command: Vec<OsString>,
 }
 
-/// Which laboratory, and how it answers.
+/// Choice of a laboratory, and the form of its answer.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Which {
     /// Name of the laboratory; at the start that of the scenario's file, later the only one that
     /// runs.
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
-    /// Where control sockets are, in place of /run/hawser-lab (or the user's own run directory).
+    /// Directory of the control sockets, in place of /run/hawser-lab (or the user's own run directory).
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
     /// Prints the state as JSON.
@@ -87,8 +87,8 @@ pub(super) struct EventArgs {
 
 #[derive(Debug, clap::Args)]
 pub(super) struct ExecArgs {
-    /// Whose namespace.
-    pub(super) place: PlaceName,
+    /// Namespace by its role.
+    pub(super) role: RoleName,
     #[command(flatten)]
     pub(super) which: Which,
     /// The command.
@@ -97,20 +97,20 @@ pub(super) struct ExecArgs {
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum PlaceName {
+pub(super) enum RoleName {
     Client,
     Hub,
     Server,
     Net,
 }
 
-impl From<PlaceName> for Place {
-    fn from(name: PlaceName) -> Self {
+impl From<RoleName> for Role {
+    fn from(name: RoleName) -> Self {
         match name {
-            PlaceName::Client => Self::Client,
-            PlaceName::Hub => Self::Hub,
-            PlaceName::Server => Self::Server,
-            PlaceName::Net => Self::Net,
+            RoleName::Client => Self::Client,
+            RoleName::Hub => Self::Hub,
+            RoleName::Server => Self::Server,
+            RoleName::Net => Self::Net,
         }
     }
 }

@@ -1,14 +1,13 @@
 //! Requests to a running laboratory and its replies: one line of JSON each.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use anyhow::Context;
 use hawser_testbed::LiveStatus;
 use serde::{Deserialize, Serialize};
 
-use super::instance::Found;
+use super::instance::{Found, TIMEOUT};
 
 /// A request.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub(super) fn ask(found: &Found, request: &Request) -> anyhow::Result<Reply> {
         )
     })?;
     let silent = || format!("{} has not answered", found.name);
-    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     write(&stream, request).with_context(silent)?;
     read(&stream).with_context(silent)
 }
@@ -58,7 +57,7 @@ pub(super) fn ask(found: &Found, request: &Request) -> anyhow::Result<Reply> {
 /// Writes one line.
 ///
 /// # Errors
-/// Nobody reads.
+/// The other end is closed.
 pub(super) fn write(mut stream: &UnixStream, message: &impl Serialize) -> anyhow::Result<()> {
     let mut line = serde_json::to_string(message)?;
     line.push('\n');
@@ -71,11 +70,6 @@ pub(super) fn write(mut stream: &UnixStream, message: &impl Serialize) -> anyhow
 /// Nothing comes in time, or something else.
 pub(super) fn read<T: for<'de> Deserialize<'de>>(stream: &UnixStream) -> anyhow::Result<T> {
     let mut line = String::new();
-    BufReader::new(stream.take(MAX_LINE)).read_line(&mut line)?;
+    BufReader::new(stream).read_line(&mut line)?;
     serde_json::from_str(&line).context("it is no message of this version")
 }
-
-/// An order is done within the time that `ip` takes on a busy machine.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Room for a state with as many networks and events as a scenario may have.
-const MAX_LINE: u64 = 4 << 20;

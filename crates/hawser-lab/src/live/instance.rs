@@ -25,14 +25,14 @@ impl Found {
     ///
     /// # Errors
     /// It does not end.
-    pub(super) fn wait_until_gone(&self) -> anyhow::Result<()> {
-        let deadline = clock::now() + END_TIMEOUT;
-        while is_held(&self.directory) {
+    pub(super) fn wait_until_ended(&self) -> anyhow::Result<()> {
+        let deadline = clock::now() + TIMEOUT;
+        while is_locked(&self.directory) {
             ensure!(
                 clock::now() < deadline,
                 "{} has not ended within {} s",
                 self.name,
-                END_TIMEOUT.as_secs()
+                TIMEOUT.as_secs()
             );
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -52,7 +52,7 @@ impl Instance {
     /// Takes the name, and removes what killed keepers have left.
     ///
     /// # Errors
-    /// The name cannot be one or is taken, or the directory belongs to somebody else.
+    /// The name cannot be one or is taken, or the directory belongs to another user.
     pub(super) fn take(base: &Path, name: &str) -> anyhow::Result<Self> {
         check_name(name)?;
         make_private(base)?;
@@ -80,7 +80,7 @@ impl Instance {
         self.directory.join(SOCKET)
     }
 
-    /// Where files of the daemons go unless they are kept elsewhere.
+    /// Returns the directory for the daemons' files, unless `--keep` names another.
     pub(super) fn files(&self) -> PathBuf {
         self.directory.join("files")
     }
@@ -93,7 +93,7 @@ impl Drop for Instance {
     }
 }
 
-/// Where run directories are.
+/// Returns the directory of all run directories.
 pub(super) fn base(asked: Option<&Path>) -> PathBuf {
     if let Some(asked) = asked {
         return asked.to_owned();
@@ -145,7 +145,7 @@ fn running(base: &Path) -> anyhow::Result<Vec<Found>> {
     for entry in entries.flatten() {
         let (name, directory) = (entry.file_name(), entry.path());
         if let Ok(name) = name.into_string()
-            && is_held(&directory)
+            && is_locked(&directory)
         {
             running.push(Found { name, directory });
         }
@@ -155,7 +155,7 @@ fn running(base: &Path) -> anyhow::Result<Vec<Found>> {
 }
 
 /// Returns whether a keeper holds the lock of a run directory.
-fn is_held(directory: &Path) -> bool {
+fn is_locked(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK)) else {
         return false;
     };
@@ -165,7 +165,7 @@ fn is_held(directory: &Path) -> bool {
 fn remove_leftovers(base: &Path) {
     let entries = std::fs::read_dir(base).into_iter().flatten().flatten();
     for entry in entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())) {
-        if !is_held(&entry.path()) {
+        if !is_locked(&entry.path()) {
             let _ = std::fs::remove_dir_all(entry.path());
         }
     }
@@ -200,11 +200,16 @@ fn check_name(name: &str) -> anyhow::Result<()> {
 const LOCK: &str = "lock";
 const SOCKET: &str = "control";
 const STARTING: &str = ".starting";
+/// Mode of a directory for one user's sockets.
+///
+/// Source: XDG Base Directory Specification, `XDG_RUNTIME_DIR`.
 const PRIVATE: u32 = 0o700;
-/// Leaves room for the directory in the 107 bytes of a socket's path.
+/// Leaves room for the directory in a socket's path of at most 107 bytes, unix(7).
 const MAX_NAME: usize = 40;
-/// Daemons are killed and namespaces removed within a second on a busy machine.
-const END_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time after which a person no longer waits for an answer. Orders and the end take less than 1 s.
+///
+/// Source: Nielsen 1993, Usability Engineering, section 5.5.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(10);
 const NONE: &str = "no laboratory runs; start one with `hawser-lab live SCENARIO`";
 
 #[cfg(test)]

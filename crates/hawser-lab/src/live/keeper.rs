@@ -10,7 +10,7 @@ use anyhow::Context;
 use hawser_linux::shutdown;
 use hawser_linux::wait::wait_readable;
 use hawser_terminal::{complain, refuse, say, show};
-use hawser_testbed::{Live, Options, Place, RunDir, prepare_process, read_scenario};
+use hawser_testbed::{Live, Options, Role, RunDir, prepare_process, read_scenario};
 
 use super::args::LiveArgs;
 use super::control::{self, Reply, Request};
@@ -64,17 +64,17 @@ pub(super) fn run(args: LiveArgs) -> anyhow::Result<ExitCode> {
     ended
 }
 
-/// The shell or command in the client's namespace; `None`: nobody is there to use one.
+/// The shell or command in the client's namespace; `None`: standard input is no terminal.
 fn child(live: &Live, args: &LiveArgs) -> anyhow::Result<Option<Child>> {
     let shell = || std::env::var("SHELL").unwrap_or_else(|_| "/bin/sh".to_owned());
     let mut command = match args.command.split_first() {
         Some((program, arguments)) => {
-            let mut command = live.command(Place::Client, program);
+            let mut command = live.command(Role::Client, program);
             command.args(arguments);
             command
         }
         None if args.no_shell || !std::io::stdin().is_terminal() => return Ok(None),
-        None => live.command(Place::Client, shell()),
+        None => live.command(Role::Client, shell()),
     };
     let program = command.get_program().to_owned();
     let spawned = command.spawn();
@@ -163,7 +163,11 @@ fn code_of(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// How late an event, the end of a shell or Ctrl-C is seen at most.
+/// Poll interval for events, the end of a shell and Ctrl-C: half of what a person takes for immediate.
+///
+/// Source: Nielsen 1993, Usability Engineering, section 5.5.
 const TURN: Duration = Duration::from_millis(50);
-/// A command line sends its request at once.
+/// Timeout for a request, which a command line sends as soon as it has connected.
+///
+/// Source: Nielsen 1993, Usability Engineering, section 5.5: a longer delay is noticed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use std::process::{Command, ExitCode};
 use anyhow::Context;
 use hawser_linux::netns::Namespace;
 use hawser_terminal::{complain, say, show};
-use hawser_testbed::{LiveStatus, Place};
+use hawser_testbed::{LiveStatus, Role};
 
 pub(crate) use args::LiveArgs;
 use args::{Asked, ExecArgs, Which};
@@ -121,7 +121,7 @@ fn stop(which: &Which) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::FAILURE);
     };
     control::ask(&found, &Request::Stop)?;
-    found.wait_until_gone()?;
+    found.wait_until_ended()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -130,8 +130,8 @@ fn execute(exec: &ExecArgs) -> anyhow::Result<ExitCode> {
     let Some(status) = ask(&exec.which, &Request::Status)? else {
         return Ok(ExitCode::FAILURE);
     };
-    let place = Place::from(exec.place);
-    let path = status.places.iter().find(|(name, _)| *name == place);
+    let role = Role::from(exec.role);
+    let path = status.namespaces.iter().find(|(name, _)| *name == role);
     let (_, path) = path.context("the laboratory does not have that namespace")?;
     let (program, arguments) = exec.command.split_first().context("there is no command")?;
     let mut command = if hawser_linux::netns::is_root() {

@@ -1,4 +1,4 @@
-//! What `hawser-lab live` prints.
+//! Output of `hawser-lab live`.
 
 use hawser_terminal::columns;
 use hawser_testbed::LiveStatus;
@@ -18,7 +18,7 @@ pub(super) fn json(status: &LiveStatus) -> serde_json::Result<String> {
     serde_json::to_string(&Versioned { version: 1, status })
 }
 
-/// How to use a laboratory that has just come up.
+/// Returns the instructions for a laboratory that has just come up.
 pub(super) fn welcome(name: &str, status: &LiveStatus) -> String {
     let mut text = format!(
         "{name} is up: {} via {} (process {})\n",

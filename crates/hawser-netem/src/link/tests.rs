@@ -404,7 +404,7 @@ fn a_lost_carrier_loses_what_a_device_that_is_down_loses() {
     lost.set(state(State::NoCarrier), ms(1));
     assert!(lost.handle_packet(2, FULL_IP, ms(2)).is_some());
     assert_eq!(lost.counters().lost_outage, 2);
-    assert!(!State::NoCarrier.is_shown_up() && !State::Down.is_shown_up() && State::Blackhole.is_shown_up());
+    assert!(!State::NoCarrier.shows_up() && !State::Down.shows_up() && State::Blackhole.shows_up());
     lost.set(state(State::Up), ms(3));
     assert!(lost.handle_packet(3, FULL_IP, ms(3)).is_none());
 }

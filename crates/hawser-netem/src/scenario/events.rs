@@ -50,7 +50,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What an event sets: of the links, and beside them.
+    /// Reads the changes of an event: of the links, and of the rest of the network.
     fn set(
         &mut self,
         value: SetValue<RawLink>,
@@ -105,7 +105,7 @@ fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
     if network.wifi.is_some() && event.change.state == Some(State::NoCarrier) {
         return Some("a network with wifi has no carrier to lose; use \"down\" or \"blackhole\"");
     }
-    let is_shown = event.change.state.is_some_and(|state| !state.is_shown_up());
+    let is_shown = event.change.state.is_some_and(|state| !state.shows_up());
     if event.direction.is_some() && is_shown {
         return Some("a device is down in both directions; use \"blackhole\"");
     }
@@ -113,5 +113,5 @@ fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
         .then_some("nat and device belong to both directions; remove `direction`")
 }
 
-/// From what IPv4 needs (RFC 791 section 3.2) to what the emulated devices hold.
+/// Bounds of an interface's MTU: what IPv4 needs (RFC 791 section 3.2), and the emulated devices' own.
 const DEVICE_MTUS: std::ops::RangeInclusive<u16> = 576..=1500;

@@ -17,7 +17,7 @@ use crate::{
 /// A table, or `"off"`, which removes the field's effect from a running link.
 pub(super) struct Removable<T>(pub(super) Option<T>);
 
-/// How a field that can be removed is read.
+/// Reader of a field that can be removed.
 pub(super) trait Field: Sized {
     /// An example for the message about a wrong type.
     const EXAMPLE: &'static str;
@@ -75,9 +75,9 @@ struct PacketSize(u16);
 
 impl PacketSize {
     fn from_bytes(bytes: i64) -> Result<Self, String> {
-        let size = u16::try_from(bytes).ok().filter(|size| *size >= LEAST_MTU);
+        let size = u16::try_from(bytes).ok().filter(|size| *size >= MIN_MTU);
         size.map(Self).ok_or_else(|| {
-            format!("{bytes} is no size of IP packets; write {LEAST_MTU} to 65535 bytes, like 1492")
+            format!("{bytes} is no size of IP packets; write {MIN_MTU} to 65535 bytes, like 1492")
         })
     }
 
@@ -158,9 +158,9 @@ impl Field for Policer {
             from: Option<WithUnit<Duration>>,
         }
         let raw = Raw::deserialize(MapAccessDeserializer::new(map))?;
-        if raw.burst.0.0 < LEAST_BURST {
+        if raw.burst.0.0 < MIN_BURST {
             return Err(de::Error::custom(format!(
-                "a policer's burst of {} bytes holds no full packet; write at least \"{LEAST_BURST}B\"",
+                "a policer's burst of {} bytes holds no full packet; write at least \"{MIN_BURST}B\"",
                 raw.burst.0.0
             )));
         }
@@ -306,9 +306,9 @@ fn start(policer: Policer, (network, hop, direction): (usize, Hop, Direction)) -
 }
 
 /// Size that every network passes, RFC 791 section 3.2.
-const LEAST_MTU: u16 = 68;
+const MIN_MTU: u16 = 68;
 /// A bucket that is smaller than a full Ethernet frame would drop every one of them.
-const LEAST_BURST: u64 = 1500 + FRAME_OVERHEAD;
+const MIN_BURST: u64 = 1500 + FRAME_OVERHEAD;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -48,7 +48,7 @@ pub struct Scenario {
     pub schedulers: Vec<(Class, String)>,
     /// Congestion control of its paths; absent: the default. The simulator has it, the daemon not.
     pub controller: Option<String>,
-    /// Whether TCP of client and server asks for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
+    /// Lets TCP of client and server ask for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
     pub tcp_ecn: bool,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
@@ -255,14 +255,14 @@ pub struct Event {
     pub direction: Option<Direction>,
     /// What changes.
     pub change: Change,
-    /// What changes beside the links.
+    /// Changes of the rest of the network.
     pub beside: NetworkChange,
 }
 
 /// A change of a network beside its links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct NetworkChange {
-    /// Whether its translator forgets all mappings.
+    /// Removes all mappings of its translator.
     pub flush_nat: bool,
     /// Another MTU of the client's interface. Only the lab has it. Units: IP bytes.
     pub device_mtu: Option<u16>,

@@ -1,4 +1,4 @@
-//! Events that somebody orders while a scenario's networks run.
+//! Events that a person orders while a scenario's networks run.
 
 use std::path::Path;
 

@@ -76,7 +76,7 @@ pub(super) struct RawLink {
     policer: Option<Removable<Policer>>,
     ecn: Option<EcnName>,
     hang: Option<Removable<Hang>>,
-    /// Of an event only: the interface's own MTU.
+    /// MTU of the interface, in events only.
     pub(super) device_mtu: Option<u16>,
 }
 

@@ -1,5 +1,4 @@
-//! What happens to packets between a node and a link whose network has a middlebox or a translator
-//! of addresses.
+//! Middleboxes and translators of addresses between a node and the link that it sends on.
 
 use hawser_netem::{Change, Nat, NatConfig, Verdict};
 use hawser_units::Instant;

@@ -65,7 +65,7 @@ pub enum RunError {
         "the MTU of an interface is changed with real packets only; use hawser-lab lab, or `mtu` for the path's"
     )]
     DeviceMtu,
-    /// A connection whose port changes ends, and nothing here begins anew.
+    /// A connection whose port changes ends, and workloads open no second one here.
     #[error("a nat with change_ports is simulated for via = \"hub\" only; use hawser-lab lab")]
     ChangedPorts,
     /// Nothing here begins anew.
@@ -223,7 +223,7 @@ struct World {
     other: Option<(Way, Way)>,
     /// Whether senders have to hear marks.
     marks: bool,
-    /// Whether all TCP asks for ECN.
+    /// Lets all TCP ask for ECN.
     tcp_ecn: bool,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
@@ -242,7 +242,7 @@ struct Hop {
     station: Option<StationId>,
     /// Those between the client and a member.
     local: Option<[LinkId; 2]>,
-    /// Whether its addresses are translated.
+    /// True if its addresses are translated.
     is_translated: bool,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Tunnel {
     arrivals: [Vec<LinkId>; 2],
     /// The client's address on each path.
     outer: Vec<Address>,
-    /// Whether a translator of addresses is on each path.
+    /// True for each path with a translator of addresses.
     translated: Vec<bool>,
     /// Of what it carries.
     layering: Option<Layering>,
@@ -137,7 +137,7 @@ struct Carried {
 /// One in order, with what its inner header said.
 type Ordered = (Inner, Carried);
 
-/// Where datagrams come from: each network leads to one place, whose port a translator may change.
+/// Origin of datagrams on a path, whose port a translator may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Way {
     port: u16,

@@ -14,7 +14,7 @@ impl World {
         }
         if network.pumps.is_some() {
             let commands = format!("link set dev {} carrier on\n", network.end());
-            return ip(self.place_of(network), &[], &commands);
+            return ip(self.near_namespace(network), &[], &commands);
         }
         let number = network.number;
         let device = gateway_device(number);
@@ -28,7 +28,7 @@ impl World {
 
     pub(super) fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
         let BuiltNetwork { number, pumps, .. } = network;
-        let place = self.place_of(network);
+        let place = self.near_namespace(network);
         match state {
             // A TUN interface has a carrier of its own; a cable has one while its far end is up.
             State::NoCarrier if pumps.is_some() => {

@@ -23,7 +23,7 @@ impl Sender {
         self.lose_everything();
     }
 
-    /// What is on its way was larger, or will arrive twice.
+    /// Marks everything in flight as lost: the router dropped it, or it arrives twice.
     fn lose_everything(&mut self) {
         if self.records.is_empty() {
             return;
