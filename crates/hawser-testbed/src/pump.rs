@@ -352,10 +352,8 @@ fn header_of(packet: &[u8]) -> Header {
 fn is_unfragmentable(packet: &[u8]) -> bool {
     // Source: RFC 791 section 3.1.
     const DONT_FRAGMENT: u8 = 0x40;
-    match packet.first().map(|first| first >> 4) {
-        Some(4) => packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0),
-        _ => true,
-    }
+    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    !is_v4 || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
 /// Writes packets in order, those that follow each other in one flow with one call.
