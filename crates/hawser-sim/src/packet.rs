@@ -1,9 +1,7 @@
 //! Packets as values: what a model needs to know of them, and no bytes.
 
-use hawser_netem::{Codepoint, Header};
+use hawser_netem::Codepoint;
 use hawser_units::Instant;
-
-use crate::tcp::QUIC_HEADER;
 
 /// Where packets go: one interface of a node. A node may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,23 +69,6 @@ pub struct Packet {
     pub sent: Instant,
     /// What it carries.
     pub body: Body,
-}
-
-impl Packet {
-    /// Returns the fields that a middlebox reads.
-    #[must_use]
-    pub fn header(&self) -> Header {
-        let is_udp = match &self.body {
-            Body::Datagram(_) | Body::Tunnel(_) => true,
-            // QUIC is modelled as TCP with headers of another size.
-            Body::Tcp(segment) => self.size - segment.payload == QUIC_HEADER,
-        };
-        Header {
-            ip_len: u64::from(self.size),
-            is_udp,
-            ecn: self.ecn.into(),
-        }
-    }
 }
 
 /// What a packet carries.

@@ -1,10 +1,11 @@
 //! Middleboxes and translators of addresses between a node and the link that it sends on.
 
-use hawser_netem::{Change, Nat, NatConfig, Verdict};
+use hawser_netem::{Change, Header, Nat, NatConfig, Verdict};
 use hawser_units::Instant;
 
 use super::{Core, Event, LinkId, Network, NodeId};
-use crate::packet::{Address, Packet};
+use crate::packet::{Address, Body, Packet};
+use crate::tcp::QUIC_HEADER;
 
 /// Both directions of one network.
 pub(super) struct Pair {
@@ -64,7 +65,7 @@ impl Core {
         if !link.has_middlebox() {
             return true;
         }
-        match link.inspect(packet.header(), self.now) {
+        match link.inspect(header_of(packet), self.now) {
             Verdict::Forward => true,
             Verdict::Rewrite(codepoint) => {
                 packet.ecn = codepoint.into();
@@ -139,5 +140,19 @@ impl Network {
         self.with(to, |node, context| {
             node.handle_too_big(packet, link, mtu, context);
         });
+    }
+}
+
+/// Returns the fields that a middlebox reads.
+fn header_of(packet: &Packet) -> Header {
+    let is_udp = match &packet.body {
+        Body::Datagram(_) | Body::Tunnel(_) => true,
+        // QUIC is modelled as TCP with headers of another size.
+        Body::Tcp(segment) => packet.size - segment.payload == QUIC_HEADER,
+    };
+    Header {
+        ip_len: u64::from(packet.size),
+        is_udp,
+        ecn: packet.ecn.into(),
     }
 }
