@@ -30,6 +30,7 @@ mod committed;
 mod daemon;
 mod five_page;
 mod large_pages;
+mod live;
 mod progress;
 mod real;
 mod trace_pairs;
@@ -59,6 +60,8 @@ enum Command {
     Demo(cli_demo::DemoArgs),
     /// Runs a scenario with real kernel sockets and emulated networks.
     Lab(cli_lab::LabArgs),
+    /// Keeps a scenario's networks and daemons running, and changes them by command.
+    Live(live::LiveArgs),
     /// Runs a scenario as `lab` does, in a kernel of its own and in virtual time.
     Uml(cli_uml::UmlArgs),
     /// Runs a scenario in virtual time: no root, no waiting, the same result every time.
@@ -100,6 +103,7 @@ fn main() -> ExitCode {
     end(match command {
         Command::Demo(args) => cli_demo::run(args),
         Command::Lab(args) => cli_lab::run(args),
+        Command::Live(args) => live::run(args),
         Command::Uml(args) => cli_uml::run(&args),
         Command::Sim(args) => cli_sim::run(*args),
         Command::Fleet(args) => cli_fleet::run(&args),

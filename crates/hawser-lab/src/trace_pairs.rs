@@ -162,6 +162,7 @@ impl Pair {
                 congestion: "cubic".to_owned(),
             }],
             client_hop: None,
+            tcp_ecn: false,
             beside: BTreeMap::new(),
             events: Vec::new(),
         }
@@ -234,6 +235,7 @@ impl Recorded {
             member: None,
             shares: None,
             blocks_udp: false,
+            nat: None,
         }
     }
 }

@@ -16,7 +16,7 @@ fn the_simulator_runs_every_committed_scenario_and_repeats_itself() {
     let first = conform(&arguments);
     assert_eq!(first.status.code(), Some(0));
     let text = String::from_utf8(first.stdout.clone()).expect("text");
-    assert_eq!(text.matches("\"scenario\":").count(), 18);
+    assert_eq!(text.matches("\"scenario\":").count(), 26);
     assert!(
         text.contains("\"lab\":null") && text.contains("\"ratio\":null"),
         "{text}"

@@ -6,7 +6,8 @@
 //! on its configuration, its seed and the instants that are handed in, and on nothing else.
 //!
 //! Scope: one direction of one network, with a rate or a recorded trace, a drop-tail queue, delay,
-//! jitter, loss and outages. Limitations: no shared medium, no active queue management, no bit
+//! jitter, loss and outages, a middlebox in front of it, and a translator of addresses between both
+//! directions. Limitations: no shared medium, no active queue management, no bit
 //! errors, no duplication.
 #![forbid(unsafe_code)]
 
@@ -15,6 +16,8 @@ mod capacity;
 mod frame_size;
 mod link;
 mod loss;
+mod middlebox;
+mod nat;
 pub mod oracle;
 mod random;
 pub mod report;
@@ -26,5 +29,10 @@ pub use capacity::Capacity;
 pub use frame_size::FRAME_OVERHEAD;
 pub use link::{Change, Counters, Jitter, Link, LinkConfig, QueueBound, State};
 pub use loss::{Loss, LossProcess};
+pub use middlebox::{
+    Codepoint, EcnTreatment, Hang, Header, Middlebox, MiddleboxChange, MiddleboxConfig, PathMtu, Policer,
+    Protocol, Verdict,
+};
+pub use nat::{Nat, NatConfig};
 pub use random::Random;
 pub use trace::{Trace, TraceError};

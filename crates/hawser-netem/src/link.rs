@@ -3,12 +3,12 @@
 //! It starts empty and up. Steady state: a packet waits in the queue, is serialised at the link's
 //! capacity (of a shaper's token bucket as long as it has no tokens), may be lost on the way, and
 //! comes out after delay and jitter. It fails as told: `down` and `blackhole` swallow what is
-//! inside and what comes in.
+//! inside and what comes in. Where it has a middlebox, the driver asks [`Link::inspect`] first.
 //!
 //! ```text
 //!   handle_packet -> [ queue, bounded ] -> serialise -> lost? -> [ in flight: delay, jitter ] -> poll_transmit
 //!                        | full: lost                     | lost
-//!   up <-> blackhole <-> down   (set; leaving `up` empties both boxes)
+//!   up <-> blackhole <-> down <-> no carrier   (set; leaving `up` empties both boxes)
 //! ```
 
 use std::cmp::Reverse;
@@ -17,7 +17,10 @@ use std::collections::{BinaryHeap, VecDeque};
 use hawser_units::{Bytes, Duration, Instant};
 
 use crate::trace::Position;
-use crate::{Capacity, FRAME_OVERHEAD, Loss, LossProcess, Random};
+use crate::{
+    Capacity, FRAME_OVERHEAD, Header, Loss, LossProcess, Middlebox, MiddleboxChange, MiddleboxConfig, Random,
+    Verdict,
+};
 
 /// What a link is like.
 #[derive(Clone, Debug, PartialEq, Default)]
@@ -35,6 +38,8 @@ pub struct LinkConfig {
     pub jitter: Jitter,
     /// Random loss after serialisation: a lost packet has used the link, as on the air.
     pub loss: Loss,
+    /// Middlebox before the queue, which drops or changes packets by their headers.
+    pub middlebox: MiddleboxConfig,
 }
 
 /// The bound of a drop-tail queue. A packet that finds the queue empty is always taken.
@@ -72,6 +77,16 @@ pub enum State {
     Down,
     /// It swallows everything and shows nothing.
     Blackhole,
+    /// Lost carrier: nothing passes and the device shows it; addresses and routes stay.
+    NoCarrier,
+}
+
+impl State {
+    /// Returns whether the device shows that the link is up.
+    #[must_use]
+    pub fn shows_up(self) -> bool {
+        matches!(self, Self::Up | Self::Blackhole)
+    }
 }
 
 /// A change to a running link; a field that is `None` stays as it is.
@@ -91,6 +106,10 @@ pub struct Change {
     pub burst: Option<Bytes>,
     /// Another state.
     pub state: Option<State>,
+    /// Another behaviour of the middlebox.
+    pub middlebox: MiddleboxChange,
+    /// Time until which the middlebox drops everything, because the opposite direction hangs.
+    pub stop_until: Option<Instant>,
 }
 
 /// What a link has carried and lost.
@@ -106,13 +125,15 @@ pub struct Counters {
     pub lost_random: u64,
     /// Packets swallowed while down or blackholed.
     pub lost_outage: u64,
+    /// Packets that the middlebox or a translator dropped.
+    pub lost_middlebox: u64,
 }
 
 impl Counters {
     /// All losses together.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.lost_queue + self.lost_random + self.lost_outage
+        self.lost_queue + self.lost_random + self.lost_outage + self.lost_middlebox
     }
 }
 
@@ -134,6 +155,8 @@ pub struct Link<T> {
     is_lossy: bool,
     is_jittery: bool,
     reorders: bool,
+    /// True if packets need a verdict of the middlebox first; false on most links.
+    has_middlebox: bool,
     /// Whether packets ever could overtake, so that some may still be on their way.
     may_overtake: bool,
     /// Those in flight, in order, then those that wait: a packet stays in its place until it comes
@@ -164,6 +187,7 @@ struct Rare<T> {
     next_order: u64,
     jitter_random: Random,
     loss: LossProcess,
+    middlebox: Middlebox,
     /// Items lost at random or swallowed by an outage, for the driver to take back.
     swallowed: Vec<T>,
 }
@@ -200,6 +224,7 @@ impl<T> Link<T> {
             is_lossy: false,
             is_jittery: false,
             reorders: false,
+            has_middlebox: !config.middlebox.is_transparent(),
             may_overtake: false,
             packets: VecDeque::new(),
             flying: 0,
@@ -219,6 +244,7 @@ impl<T> Link<T> {
                 next_order: 0,
                 jitter_random: Random::new(seed, "jitter"),
                 loss: LossProcess::new(config.loss, Random::new(seed, "loss")),
+                middlebox: Middlebox::new(config.middlebox, now),
                 swallowed: Vec::new(),
                 config,
             }),
@@ -265,6 +291,33 @@ impl<T> Link<T> {
     #[must_use]
     pub fn queued(&self) -> Bytes {
         Bytes(self.queued_bytes)
+    }
+
+    /// Returns whether [`Self::inspect`] must be asked before a packet is taken in.
+    #[must_use]
+    pub fn has_middlebox(&self) -> bool {
+        self.has_middlebox
+    }
+
+    /// Decides what the middlebox does with a packet before [`Self::handle_packet`] may take it in,
+    /// and counts the packet if it is dropped.
+    pub fn inspect(&mut self, header: Header, now: Instant) -> Verdict {
+        if self.state != State::Up {
+            return Verdict::Forward;
+        }
+        let verdict = self.rare.middlebox.handle_packet(header, now);
+        let is_dropped = match verdict {
+            Verdict::Forward | Verdict::Rewrite(_) => false,
+            Verdict::Drop | Verdict::TooBig(_) | Verdict::Hang(_) => true,
+        };
+        self.counters.lost_middlebox += u64::from(is_dropped);
+        self.has_middlebox = !self.rare.middlebox.is_transparent(now);
+        verdict
+    }
+
+    /// Counts a packet that a translator dropped before it reached this link.
+    pub fn count_untranslated(&mut self) {
+        self.counters.lost_middlebox += 1;
     }
 
     /// Takes a packet in; gives the item back when it is lost here, so that its buffer can serve
@@ -366,6 +419,11 @@ impl<T> Link<T> {
         if let Some(burst) = change.burst {
             rare.config.burst = burst;
         }
+        rare.middlebox.set(change.middlebox, now);
+        if let Some(until) = change.stop_until {
+            rare.middlebox.stop_until(until);
+        }
+        self.has_middlebox = !rare.middlebox.is_transparent(now);
         self.configure();
         if let Some(state) = change.state {
             self.state = state;

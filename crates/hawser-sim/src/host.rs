@@ -33,6 +33,11 @@ pub trait Application: Any {
         let _ = (way, is_up, now);
     }
 
+    /// The network has dropped a packet of a way that exceeds `mtu` IP bytes.
+    fn handle_too_big(&mut self, way: usize, mtu: u16, now: Instant) {
+        let _ = (way, mtu, now);
+    }
+
     /// The next packet to send.
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing>;
 
@@ -210,6 +215,18 @@ impl Node for Host {
                 }
             }
         }
+    }
+
+    fn handle_too_big(&mut self, packet: Packet, _link: LinkId, mtu: u16, context: &mut Context<'_>) {
+        let port = usize::from(packet.source_port);
+        let Some((index, way)) = self.ports.get(port).copied() else {
+            return;
+        };
+        let socket = &mut self.sockets[usize::from(index)];
+        socket
+            .application
+            .handle_too_big(usize::from(way), mtu, context.now());
+        socket.pump(usize::from(index), context);
     }
 
     fn links(&self) -> Option<Vec<LinkId>> {

@@ -14,15 +14,17 @@
 
 use std::any::Any;
 
-use hawser_netem::{Change, Counters, Link, LinkConfig, Random, State};
+use hawser_netem::{Change, Counters, Link, LinkConfig, NatConfig, Random};
 use hawser_units::{Duration, Instant};
 
 use crate::engine::{EventQueue, TimerId};
 use crate::packet::{Address, Packet};
 use crate::streams::Streams;
 
+mod middlebox;
 mod partition;
 
+use middlebox::{Pair, TooBig};
 use partition::Partition;
 
 /// Names a node of one [`Network`].
@@ -60,6 +62,12 @@ pub trait Node: Any {
     /// blackholed).
     fn handle_link(&mut self, link: LinkId, is_up: bool, context: &mut Context<'_>) {
         let _ = (link, is_up, context);
+    }
+
+    /// A packet that this node sent on `link` was dropped because it exceeds the path MTU, and the
+    /// network names that: ICMP "fragmentation needed" (RFC 1191) or "packet too big" (RFC 4443).
+    fn handle_too_big(&mut self, packet: Packet, link: LinkId, mtu: u16, context: &mut Context<'_>) {
+        let _ = (packet, link, mtu, context);
     }
 
     /// The links it sends on, if it changes none, asks after no other, and shares nothing with
@@ -110,6 +118,9 @@ struct Core {
     changes: Vec<(LinkId, Change)>,
     streams: Streams,
     tap: Option<Box<dyn Tap>>,
+    /// Both directions of networks whose middleboxes need each other.
+    pairs: Vec<Pair>,
+    too_big: Vec<TooBig>,
     packet_events: u64,
     /// The part that is running.
     part: u16,
@@ -126,6 +137,8 @@ struct Wire {
     part: u16,
     /// Whether another part receives.
     is_cut: bool,
+    /// Pair of both directions, and true for the direction towards its outside.
+    pair: Option<(u32, bool)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -133,6 +146,8 @@ enum Event {
     Link(LinkId),
     Timer(NodeId, u32),
     Change(u32),
+    FlushNat(u32),
+    TooBig(u32),
 }
 
 /// What a node can do while it handles something.
@@ -154,6 +169,8 @@ impl Network {
             changes: Vec::new(),
             streams: Streams::new(seed),
             tap: None,
+            pairs: Vec::new(),
+            too_big: Vec::new(),
             packet_events: 0,
             part: 0,
         };
@@ -203,6 +220,7 @@ impl Network {
             to,
             part: 0,
             is_cut: false,
+            pair: None,
         });
         self.core.names.push(name.to_owned());
         id
@@ -212,6 +230,19 @@ impl Network {
     pub fn change_at(&mut self, at: Instant, link: LinkId, change: Change) {
         self.is_changed = true;
         self.core.change(at, link, change);
+    }
+
+    /// Makes two links the directions of one network: one that hangs stops the other, and with `nat`
+    /// addresses are translated between the sender of `up`, which is inside, and that of `down`.
+    pub fn pair(&mut self, (up, down): (LinkId, LinkId), nat: Option<NatConfig>) {
+        self.is_changed = true;
+        self.core.pair((up, down), nat);
+    }
+
+    /// Lets the translator of the pair of `link` forget all mappings at `at`; nothing without one.
+    pub fn flush_nat_at(&mut self, at: Instant, link: LinkId) {
+        self.is_changed = true;
+        self.core.flush_nat(at, link);
     }
 
     /// Shows every packet to `tap` from now on.
@@ -256,6 +287,8 @@ impl Network {
                 Event::Link(link) => self.on_link(link),
                 Event::Timer(node, tag) => self.with(node, |node, context| node.handle_timer(tag, context)),
                 Event::Change(index) => self.on_change(index as usize),
+                Event::FlushNat(pair) => self.core.pairs[pair as usize].flush(),
+                Event::TooBig(index) => self.on_too_big(index as usize),
             }
         }
     }
@@ -346,10 +379,10 @@ impl Network {
         let after = wire.link.state();
         let (from, to) = (wire.from, wire.to);
         self.core.settle(id);
-        if (before == State::Down) != (after == State::Down) {
+        if before.shows_up() != after.shows_up() {
             for node in [Some(from), to].into_iter().flatten() {
                 self.with(node, |node, context| {
-                    node.handle_link(id, after != State::Down, context);
+                    node.handle_link(id, after.shows_up(), context);
                 });
             }
         }
@@ -377,10 +410,16 @@ impl Core {
         }
     }
 
-    fn send(&mut self, id: LinkId, packet: Packet) {
+    fn send(&mut self, id: LinkId, mut packet: Packet, from: NodeId) {
         self.show(id, &packet, Fate::Sent);
-        let wire = &mut self.links[id.index()];
+        let wire = &self.links[id.index()];
         assert_eq!(wire.part, self.part, "a node sends on the links that it names");
+        if (wire.pair.is_some() || wire.link.has_middlebox()) && !self.pass(id, &mut packet, from) {
+            self.show(id, &packet, Fate::Refused);
+            self.settle(id);
+            return;
+        }
+        let wire = &mut self.links[id.index()];
         let refused = wire.link.handle_packet(packet, u64::from(packet.size), self.now);
         if let Some(packet) = refused {
             self.show(id, &packet, Fate::Refused);
@@ -428,7 +467,7 @@ impl Context<'_> {
 
     /// Sends a packet on a link; a full queue or an outage loses it silently.
     pub fn send(&mut self, link: LinkId, packet: Packet) {
-        self.core.send(link, packet);
+        self.core.send(link, packet, self.node);
     }
 
     /// A new timer of this node, not armed; `tag` tells it apart in [`Node::handle_timer`].

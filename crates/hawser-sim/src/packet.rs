@@ -1,5 +1,6 @@
 //! Packets as values: what a model needs to know of them, and no bytes.
 
+use hawser_netem::Codepoint;
 use hawser_units::Instant;
 
 /// Where packets go: one interface of a node. A node may have several.
@@ -23,6 +24,26 @@ pub enum Ecn {
     Capable,
     /// A queue on the way was congested.
     Marked,
+}
+
+impl From<Codepoint> for Ecn {
+    fn from(codepoint: Codepoint) -> Self {
+        match codepoint {
+            Codepoint::NotEct => Self::NotCapable,
+            Codepoint::Ect => Self::Capable,
+            Codepoint::Ce => Self::Marked,
+        }
+    }
+}
+
+impl From<Ecn> for Codepoint {
+    fn from(ecn: Ecn) -> Self {
+        match ecn {
+            Ecn::NotCapable => Self::NotEct,
+            Ecn::Capable => Self::Ect,
+            Ecn::Marked => Self::Ce,
+        }
+    }
 }
 
 /// One packet.

@@ -77,54 +77,9 @@ pub fn run_on_air(
     if scenario.workloads.is_empty() {
         bail!("the scenario has no workload; write at least one [[workload]]");
     }
-    let shares_links = |network: &Network| matches!(network.shares, Some(Shares::Links(_)));
-    if scenario.networks.iter().any(shares_links) {
-        bail!("networks that share links are simulated only; use hawser-lab sim");
-    }
-    if scenario.controller.is_some() {
-        bail!("the daemon has no choice of controllers; take `controller` out, or use hawser-lab sim");
-    }
+    check_in_lab(scenario)?;
     let world = World::build_on_air(scenario, via, on_air)?;
-    let daemons = match via {
-        Via::Hub => {
-            let directory = options.run_dir.subdirectory("hub")?;
-            Some(Daemons::start(
-                &world,
-                &options.program,
-                &directory,
-                (scenario, ""),
-            )?)
-        }
-        Via::Direct | Via::DirectMptcp => {
-            let directory = options.run_dir.subdirectory("direct")?;
-            Some(Daemons::start_direct(&world, &options.program, &directory)?)
-        }
-        Via::Peer => {
-            let directory = options.run_dir.subdirectory("peer")?;
-            Some(Daemons::start_peers(&world, &options.program, &directory)?)
-        }
-        Via::Repeater => {
-            let directory = options.run_dir.subdirectory("repeater")?;
-            let shared = world.throttled(scenario);
-            Some(Daemons::start_repeater(
-                &world,
-                (&options.program, &directory),
-                shared,
-                [&on_air.arguments, &on_air.joining],
-            )?)
-        }
-        Via::Tool(name) => {
-            let tool = options.tools.iter().find(|tool| tool.name == *name);
-            let tool = tool.with_context(|| format!("no command starts {name}"))?;
-            Some(Daemons::start_tool(
-                scenario,
-                &world,
-                tool,
-                &options.run_dir.subdirectory(name)?,
-            )?)
-        }
-        Via::Mptcp | Via::Single(_) => None,
-    };
+    let daemons = start_daemons((scenario, via), &world, options, on_air)?;
     let before = Snapshot::take(&world, daemons.as_ref())?;
     let period = Arc::new(Period::new(clock::now() + LEAD, scenario.duration));
     let mut arm = Arm {
@@ -152,6 +107,67 @@ pub fn run_on_air(
     }
     let findings = findings.into_iter().collect::<anyhow::Result<Vec<Finding>>>()?;
     Ok(arm.report(&recorders, findings, ended, (before, after)))
+}
+
+/// Fails when a scenario needs what only the simulator has.
+///
+/// # Errors
+/// What it needs, with the remedy.
+pub(crate) fn check_in_lab(scenario: &Scenario) -> anyhow::Result<()> {
+    let shares_links = |network: &Network| matches!(network.shares, Some(Shares::Links(_)));
+    if scenario.networks.iter().any(shares_links) {
+        bail!("networks that share links are simulated only; use hawser-lab sim");
+    }
+    if scenario.controller.is_some() {
+        bail!("the daemon has no choice of controllers; take `controller` out, or use hawser-lab sim");
+    }
+    Ok(())
+}
+
+/// Starts the daemons that `via` needs; returns when traffic passes them. `None`: the kernel alone
+/// carries it.
+///
+/// Must be called on a thread that lives as long as the daemons.
+///
+/// # Errors
+/// A daemon does not start, or is not up in time.
+pub(crate) fn start_daemons(
+    (scenario, via): (&Scenario, &Via),
+    world: &World,
+    options: &Options,
+    on_air: &OnAir,
+) -> anyhow::Result<Option<Daemons>> {
+    match via {
+        Via::Hub => {
+            let directory = options.run_dir.subdirectory("hub")?;
+            Daemons::start(world, &options.program, &directory, (scenario, "")).map(Some)
+        }
+        Via::Direct | Via::DirectMptcp => {
+            let directory = options.run_dir.subdirectory("direct")?;
+            Daemons::start_direct(world, &options.program, &directory).map(Some)
+        }
+        Via::Peer => {
+            let directory = options.run_dir.subdirectory("peer")?;
+            Daemons::start_peers(world, &options.program, &directory).map(Some)
+        }
+        Via::Repeater => {
+            let directory = options.run_dir.subdirectory("repeater")?;
+            let shared = world.throttled(scenario);
+            Daemons::start_repeater(
+                world,
+                (&options.program, &directory),
+                shared,
+                [&on_air.arguments, &on_air.joining],
+            )
+            .map(Some)
+        }
+        Via::Tool(name) => {
+            let tool = options.tools.iter().find(|tool| tool.name == *name);
+            let tool = tool.with_context(|| format!("no command starts {name}"))?;
+            Daemons::start_tool(scenario, world, tool, &options.run_dir.subdirectory(name)?).map(Some)
+        }
+        Via::Mptcp | Via::Single(_) => Ok(None),
+    }
 }
 
 /// What is counted outside the workloads.

@@ -309,6 +309,24 @@ impl Daemons {
         Ok(daemons)
     }
 
+    /// Names of the daemons and their logs.
+    pub(crate) fn logs(&self) -> Vec<(String, PathBuf)> {
+        let hubs = self.hub.iter().chain(&self.further_hub).chain(&self.members);
+        let all = hubs.chain([&self.client]);
+        all.map(|daemon| (daemon.what.clone(), daemon.log.clone()))
+            .collect()
+    }
+
+    /// Run directory of the client, where `hawser status` finds it; `None` for other tools.
+    pub(crate) fn client_run_dir(&self) -> Option<&Path> {
+        match &self.readiness {
+            Readiness::Status(query)
+            | Readiness::Members { query, .. }
+            | Readiness::Repeater { query, .. } => Some(&query.run_dir),
+            Readiness::Server(_) => None,
+        }
+    }
+
     /// Fails when a daemon has ended, with the end of its log.
     pub(crate) fn check(&mut self) -> anyhow::Result<()> {
         let hubs = self.hub.iter_mut().chain(&mut self.further_hub);

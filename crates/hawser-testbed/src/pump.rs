@@ -18,10 +18,11 @@ use std::thread::JoinHandle;
 use hawser_linux::clock;
 use hawser_linux::tun::{READ_LEN, Tun};
 use hawser_linux::wait::{Waker, wait_readable};
-use hawser_netem::{Change, Counters, Link, LinkConfig};
+use hawser_netem::{Change, Codepoint, Counters, Header, Link, LinkConfig, Verdict};
 use hawser_units::{Duration, Instant};
 use hawser_wire::frame::Format;
-use hawser_wire::inner;
+use hawser_wire::icmp;
+use hawser_wire::inner::{self, Ecn, protocol};
 use hawser_wire::offload::{Coalescer, Join, Offload, Segmenter, VIRTIO_LEN};
 
 /// A running direction of a network.
@@ -47,6 +48,7 @@ struct SharedCounters {
     lost_queue: AtomicU64,
     lost_random: AtomicU64,
     lost_outage: AtomicU64,
+    lost_middlebox: AtomicU64,
 }
 
 struct Packet {
@@ -72,19 +74,17 @@ impl Packet {
 }
 
 impl Pump {
-    /// Starts to carry packets from one device to the other.
+    /// Starts to carry packets from one device to the other. `remotes`: its own and that of the
+    /// opposite direction, which stops when this one hangs.
     pub(crate) fn start(
         name: &str,
         (from, to): (Arc<Tun>, Arc<Tun>),
         config: LinkConfig,
         seed: u64,
+        remotes: [&Remote; 2],
     ) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            wake: Waker::new()?,
-            is_over: AtomicBool::new(false),
-            changes: Mutex::new(Vec::new()),
-            counters: SharedCounters::default(),
-        });
+        let [Remote(shared), opposite] = remotes;
+        let shared = Arc::clone(shared);
         let worker = Worker {
             coalescer: Coalescer::new(Format::Ip, to.takes_joined_udp()),
             from,
@@ -94,6 +94,7 @@ impl Pump {
             scratch: vec![0; READ_LEN],
             due: Vec::with_capacity(MOST_DUE),
             shared: Arc::clone(&shared),
+            opposite: opposite.clone(),
         };
         let thread = std::thread::Builder::new()
             .name(format!("link-{name}"))
@@ -124,6 +125,16 @@ impl Pump {
 pub(crate) struct Remote(Arc<Shared>);
 
 impl Remote {
+    /// Returns what reaches a link that [`Pump::start`] is about to start.
+    pub(crate) fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(Shared {
+            wake: Waker::new()?,
+            is_over: AtomicBool::new(false),
+            changes: Mutex::new(Vec::new()),
+            counters: SharedCounters::default(),
+        })))
+    }
+
     pub(crate) fn change(&self, change: Change) {
         let Self(shared) = self;
         shared
@@ -142,6 +153,7 @@ impl Remote {
             lost_queue: counters.lost_queue.load(Ordering::Relaxed),
             lost_random: counters.lost_random.load(Ordering::Relaxed),
             lost_outage: counters.lost_outage.load(Ordering::Relaxed),
+            lost_middlebox: counters.lost_middlebox.load(Ordering::Relaxed),
         }
     }
 }
@@ -167,6 +179,7 @@ struct Worker {
     due: Vec<Packet>,
     coalescer: Coalescer,
     shared: Arc<Shared>,
+    opposite: Remote,
 }
 
 impl Worker {
@@ -216,6 +229,12 @@ impl Worker {
                 None => space.copy_from_slice(packet),
             }
             let len = piece.len as u64;
+            if self.link.has_middlebox()
+                && !pass(&mut self.link, &mut piece, (&self.from, &self.opposite), now)
+            {
+                self.pool.push(piece);
+                continue;
+            }
             self.pool.extend(self.link.handle_packet(piece, len, now));
         }
     }
@@ -246,6 +265,9 @@ impl Worker {
         shared.lost_queue.store(counters.lost_queue, Ordering::Relaxed);
         shared.lost_random.store(counters.lost_random, Ordering::Relaxed);
         shared.lost_outage.store(counters.lost_outage, Ordering::Relaxed);
+        shared
+            .lost_middlebox
+            .store(counters.lost_middlebox, Ordering::Relaxed);
     }
 
     fn wait(&mut self) -> io::Result<()> {
@@ -267,6 +289,71 @@ impl Worker {
         }
         Ok(())
     }
+}
+
+/// Applies the middlebox's verdict on a packet that came in at the device `from`; returns whether the
+/// link may take the packet.
+fn pass(
+    link: &mut Link<Packet>,
+    packet: &mut Packet,
+    (from, opposite): (&Tun, &Remote),
+    now: Instant,
+) -> bool {
+    match link.inspect(header_of(packet.as_bytes()), now) {
+        Verdict::Forward => true,
+        Verdict::Rewrite(codepoint) => {
+            let ecn = match codepoint {
+                Codepoint::NotEct => Ecn::NotEct,
+                Codepoint::Ect => Ecn::Ect0,
+                Codepoint::Ce => Ecn::Ce,
+            };
+            inner::set_ecn(&mut packet.bytes[..packet.len], ecn);
+            true
+        }
+        Verdict::Drop => false,
+        Verdict::TooBig(mtu) => {
+            // A packet that may be fragmented gets no answer (RFC 1191 section 4).
+            if is_unfragmentable(packet.as_bytes())
+                && let Some(answer) = icmp::too_large(packet.as_bytes(), mtu)
+            {
+                // A device that is down takes nothing.
+                let _ = from.write(&[IoSlice::new(&[0; VIRTIO_LEN]), IoSlice::new(&answer)]);
+            }
+            false
+        }
+        Verdict::Hang(until) => {
+            opposite.change(Change {
+                stop_until: Some(until),
+                ..Change::default()
+            });
+            false
+        }
+    }
+}
+
+/// Fields that a middlebox reads; of what is no IP packet, its length.
+fn header_of(packet: &[u8]) -> Header {
+    let summary = inner::parse(packet);
+    let codepoint = |ecn| match ecn {
+        Ecn::NotEct => Codepoint::NotEct,
+        Ecn::Ect0 | Ecn::Ect1 => Codepoint::Ect,
+        Ecn::Ce => Codepoint::Ce,
+    };
+    Header {
+        ip_len: packet.len() as u64,
+        is_udp: summary
+            .as_ref()
+            .is_some_and(|summary| summary.key.protocol == protocol::UDP),
+        ecn: summary.map_or(Codepoint::NotEct, |summary| codepoint(summary.ecn)),
+    }
+}
+
+/// Returns whether no router may fragment a packet: IPv6, or IPv4 with the flag "don't fragment".
+fn is_unfragmentable(packet: &[u8]) -> bool {
+    // Source: RFC 791 section 3.1.
+    const DONT_FRAGMENT: u8 = 0x40;
+    let is_v4 = packet.first().is_some_and(|first| first >> 4 == 4);
+    !is_v4 || packet.get(6).is_some_and(|flags| flags & DONT_FRAGMENT != 0)
 }
 
 /// Writes packets in order, those that follow each other in one flow with one call.
@@ -313,3 +400,6 @@ const BATCH: usize = 16;
 const MOST_DUE: usize = 45;
 /// A thread that sleeps less gets nothing else done: at 1 Gbit/s a packet is due every 12 us.
 const GRAIN: Duration = Duration::from_micros(50);
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 mod clients;
 pub(crate) mod far;
+mod nat;
+mod state;
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -15,13 +17,13 @@ use hawser_netem::report::Traffic;
 use hawser_netem::scenario::{
     ClientHop, Direction, Event, Hop as Part, Links, Member, Network, Scenario, Shares, Via, Wifi,
 };
-use hawser_netem::{Change, LinkConfig, State};
+use hawser_netem::{Change, LinkConfig};
 use hawser_units::Duration;
 
 use crate::client_hop::Hop;
 use crate::command::{ip, run};
 use crate::on_air::OnAir;
-use crate::pump::Pump;
+use crate::pump::{Pump, Remote};
 use crate::sample::{self, Carried};
 use crate::wifi::{self, Air};
 
@@ -104,13 +106,14 @@ impl Pumps {
         links: &Links,
         seed: u64,
     ) -> anyhow::Result<Self> {
-        let start = |way: &str, ends, link: &LinkConfig, seed| {
-            Pump::start(&format!("{label}-{way}"), ends, link.clone(), seed)
+        let (down, up) = (Remote::new()?, Remote::new()?);
+        let start = |way: &str, ends, link: &LinkConfig, seed, remotes| {
+            Pump::start(&format!("{label}-{way}"), ends, link.clone(), seed, remotes)
         };
         let towards = (Arc::clone(&far), Arc::clone(&near));
         Ok(Self {
-            down: start("down", towards, &links.down, seed)?,
-            up: start("up", (near, far), &links.up, seed.wrapping_add(1))?,
+            down: start("down", towards, &links.down, seed, [&down, &up])?,
+            up: start("up", (near, far), &links.up, seed.wrapping_add(1), [&up, &down])?,
         })
     }
 }
@@ -165,6 +168,12 @@ impl World {
                 .run(|| prepare_kernel(SETTINGS))
                 .context("cannot prepare a namespace")?;
         }
+        if scenario.tcp_ecn {
+            for namespace in [&world.client, &world.applications, &world.server] {
+                let ask = || prepare_kernel(&[("ipv4/tcp_ecn", "1")]);
+                namespace.run(ask).context("cannot let TCP ask for ECN")?;
+            }
+        }
         for namespace in [&world.net, &world.hub] {
             namespace
                 .run(|| prepare_kernel(ROUTER_SETTINGS))
@@ -216,6 +225,7 @@ impl World {
         for (built, _) in blocking.filter(|(_, network)| network.blocks_udp) {
             block_udp(&world.net, &gateway_device(built.number))?;
         }
+        nat::begin(&world.net, scenario)?;
         // What is away or dead at first is so before anything starts.
         for event in scenario.events.iter().filter(|event| event.at.is_zero()) {
             world.apply(event)?;
@@ -242,12 +252,25 @@ impl World {
                 pumps.up.change(event.change.clone());
             }
         }
+        if let Some(mtu) = event.beside.device_mtu {
+            let commands = format!("link set dev {} mtu {mtu}\n", network.end());
+            ip(self.near_namespace(network), &[], &commands)?;
+        }
+        if event.beside.flush_nat {
+            nat::flush(&self.net, network.number)?;
+        }
         match event.change {
             Change {
                 state: Some(state), ..
             } if event.hop == Part::WayOut => self.show_state(network, state),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the namespace of a network's near end.
+    fn near_namespace<'a>(&'a self, network: &'a BuiltNetwork) -> &'a Namespace {
+        let member = network.member.as_ref();
+        member.map_or(&self.client, |member| &member.place)
     }
 
     /// What every network has carried since it was built.
@@ -644,26 +667,6 @@ impl World {
         ip(&self.client, &[], &format!("link set dev {name} up\n"))?;
         wifi::join(&self.client, name, wifi)
     }
-
-    fn show_state(&self, network: &BuiltNetwork, state: State) -> anyhow::Result<()> {
-        let BuiltNetwork { number, pumps, .. } = network;
-        let place = network
-            .member
-            .as_ref()
-            .map_or(&self.client, |member| &member.place);
-        match state {
-            State::Down => ip(place, &[], &format!("link set dev {} down\n", network.end())),
-            State::Up => {
-                if pumps.is_none() {
-                    swallow(&self.net, &gateway_device(*number), false)?;
-                }
-                self.join_air(network)?;
-                ip(place, &[], &self.bring_up(network))
-            }
-            State::Blackhole if pumps.is_none() => swallow(&self.net, &gateway_device(*number), true),
-            State::Blackhole => Ok(()),
-        }
-    }
 }
 
 /// Lets a place take part in as many networks as there are: a server in those of its clients.
@@ -684,20 +687,6 @@ fn tun(namespace: &Namespace, device: &str) -> anyhow::Result<Arc<Tun>> {
 
 fn gateway_device(number: usize) -> String {
     format!("gw{number}")
-}
-
-/// Makes a cable without emulation silent at its far end, or lets it speak again.
-fn swallow(net: &Namespace, device: &str, is_on: bool) -> anyhow::Result<()> {
-    let mut rules = format!("table netdev lab-{device}\ndelete table netdev lab-{device}\n");
-    if is_on {
-        for hook in ["ingress", "egress"] {
-            rules += &format!(
-                "add table netdev lab-{device}\n\
-                 add chain netdev lab-{device} {hook} {{ type filter hook {hook} device {device} priority 0; policy drop; }}\n"
-            );
-        }
-    }
-    nft(net, &rules)
 }
 
 /// Lets no datagram of UDP pass through the far end of a network.

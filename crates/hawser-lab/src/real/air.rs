@@ -67,6 +67,7 @@ pub(super) fn scenario(
         controller: None,
         networks: networks.into(),
         client_hop: None,
+        tcp_ecn: false,
         workloads,
         beside: BTreeMap::new(),
         events: Vec::new(),

@@ -214,6 +214,7 @@ impl Place {
             member: None,
             shares: None,
             blocks_udp: false,
+            nat: None,
         }
     }
 }

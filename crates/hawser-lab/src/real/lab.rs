@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
 use hawser_netem::report::{Finding, NetworkReport, Report};
-use hawser_netem::scenario::{Direction, Event, Hop, Links, Member, Network, Scenario, Via, Workload};
+use hawser_netem::scenario::{
+    Direction, Event, Hop, Links, Member, Network, NetworkChange, Scenario, Via, Workload,
+};
 use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, State};
 use hawser_testbed::{Options, Progress};
 use hawser_units::{Bytes, Duration, Rate};
@@ -312,6 +314,7 @@ impl Stated {
                 .collect(),
             workloads: vec![workload],
             client_hop: None,
+            tcp_ecn: false,
             beside: BTreeMap::new(),
             events: self.events(duration),
         }
@@ -350,6 +353,7 @@ impl Stated {
             },
             shares: None,
             blocks_udp: false,
+            nat: None,
         }
     }
 
@@ -385,6 +389,7 @@ fn state_from(at: Duration, network: usize, state: State) -> Event {
             state: Some(state),
             ..Change::default()
         },
+        beside: NetworkChange::default(),
     }
 }
 
@@ -400,6 +405,7 @@ fn once_joined((network, link): (usize, &Link)) -> Option<Event> {
             capacity: Some(Capacity::Rate(rate)),
             ..Change::default()
         },
+        beside: NetworkChange::default(),
     })
 }
 
@@ -414,6 +420,7 @@ fn losses_from((at, losses): &(Duration, Vec<f64>)) -> impl Iterator<Item = Even
             loss: Some(Loss::Uniform(*loss)),
             ..Change::default()
         },
+        beside: NetworkChange::default(),
     })
 }
 

@@ -345,3 +345,66 @@ proptest! {
         prop_assert_eq!(link.counters().lost(), bounced + swallowed);
     }
 }
+
+#[test]
+fn a_link_with_a_middlebox_is_inspected_and_counts_what_is_dropped() {
+    let header = |ip_len| Header {
+        ip_len,
+        is_udp: true,
+        ecn: crate::Codepoint::NotEct,
+    };
+    let mut plain = link(at_rate(20));
+    assert!(!plain.has_middlebox());
+    let small = crate::PathMtu {
+        size: 1280,
+        icmp: false,
+    };
+    let set = |mtu| Change {
+        middlebox: MiddleboxChange {
+            mtu: Some(mtu),
+            ..MiddleboxChange::default()
+        },
+        ..Change::default()
+    };
+    plain.set(set(Some(small)), ms(1));
+    assert!(plain.has_middlebox());
+    assert_eq!(plain.inspect(header(1280), ms(1)), Verdict::Forward);
+    assert_eq!(plain.inspect(header(1281), ms(1)), Verdict::Drop);
+    assert_eq!((plain.counters().lost_middlebox, plain.counters().lost()), (1, 1));
+    plain.set(set(None), ms(2));
+    assert!(!plain.has_middlebox());
+}
+
+#[test]
+fn a_link_that_stops_with_its_opposite_works_again_after_that_time() {
+    let header = Header {
+        ip_len: 100,
+        is_udp: false,
+        ecn: crate::Codepoint::NotEct,
+    };
+    let mut up = link(at_rate(20));
+    let stop = Change {
+        stop_until: Some(ms(50)),
+        ..Change::default()
+    };
+    up.set(stop, ms(1));
+    assert_eq!(up.inspect(header, ms(49)), Verdict::Drop);
+    assert_eq!(up.inspect(header, ms(50)), Verdict::Forward);
+    assert!(!up.has_middlebox(), "the next packet costs one test of a flag");
+}
+
+#[test]
+fn a_lost_carrier_loses_what_a_device_that_is_down_loses() {
+    let mut lost = link(at_rate(1));
+    assert!(lost.handle_packet(1, FULL_IP, ms(0)).is_none());
+    let state = |state| Change {
+        state: Some(state),
+        ..Change::default()
+    };
+    lost.set(state(State::NoCarrier), ms(1));
+    assert!(lost.handle_packet(2, FULL_IP, ms(2)).is_some());
+    assert_eq!(lost.counters().lost_outage, 2);
+    assert!(!State::NoCarrier.shows_up() && !State::Down.shows_up() && State::Blackhole.shows_up());
+    lost.set(state(State::Up), ms(3));
+    assert!(lost.handle_packet(3, FULL_IP, ms(3)).is_none());
+}

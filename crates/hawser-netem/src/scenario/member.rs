@@ -54,6 +54,7 @@ impl Reader<'_> {
                 }),
                 shares: None,
                 blocks_udp: false,
+                nat: None,
             };
             networks.push(member);
         }

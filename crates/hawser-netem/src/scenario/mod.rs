@@ -6,8 +6,11 @@
 //! function that does it.
 
 mod client_hop;
+mod events;
 mod member;
+mod middlebox;
 mod movements;
+mod ordered;
 mod overrides;
 mod parse;
 mod values;
@@ -22,7 +25,7 @@ use hawser_wire::data::Class;
 
 pub use crate::video::Coding;
 use crate::video::{Film, Video};
-use crate::{Capacity, Change, LinkConfig};
+use crate::{Capacity, Change, LinkConfig, NatConfig};
 
 pub use client_hop::ClientHop;
 pub use member::Member;
@@ -45,6 +48,8 @@ pub struct Scenario {
     pub schedulers: Vec<(Class, String)>,
     /// Congestion control of its paths; absent: the default. The simulator has it, the daemon not.
     pub controller: Option<String>,
+    /// Lets TCP of client and server ask for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
+    pub tcp_ecn: bool,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
     /// The hop behind a repeater. Only the lab has it.
@@ -105,6 +110,9 @@ pub struct Network {
     pub shares: Option<Shares>,
     /// It drops every datagram of UDP, both ways, without a word. Only the lab has it.
     pub blocks_udp: bool,
+    /// Translator of the client's addresses on this network; `None`: the hub and the server see
+    /// them, except where `via` needs a translator.
+    pub nat: Option<NatConfig>,
 }
 
 /// What a network shares.
@@ -247,6 +255,17 @@ pub struct Event {
     pub direction: Option<Direction>,
     /// What changes.
     pub change: Change,
+    /// Changes of the rest of the network.
+    pub beside: NetworkChange,
+}
+
+/// A change of a network beside its links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct NetworkChange {
+    /// Removes all mappings of its translator.
+    pub flush_nat: bool,
+    /// Another MTU of the client's interface. Only the lab has it. Units: IP bytes.
+    pub device_mtu: Option<u16>,
 }
 
 /// Why a scenario cannot be run. Says where and what to do, in one line.
@@ -359,6 +378,7 @@ impl Scenario {
                             capacity: Some(link.capacity.clone()),
                             ..Change::default()
                         },
+                        beside: NetworkChange::default(),
                     })
             })
             .collect()

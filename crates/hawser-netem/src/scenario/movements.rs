@@ -1,6 +1,6 @@
 //! What happens to networks whose neighbour goes away and comes back.
 
-use super::{Event, Hop, Network};
+use super::{Event, Hop, Network, NetworkChange};
 use crate::{Change, State};
 
 /// What members do: they leave and come without a word.
@@ -19,6 +19,7 @@ pub(super) fn movements(networks: &[Network]) -> Vec<Event> {
                         state: Some(state),
                         ..Change::default()
                     },
+                    beside: NetworkChange::default(),
                 });
             }
         }

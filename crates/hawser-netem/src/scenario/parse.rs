@@ -12,15 +12,17 @@ use hawser_wire::data::Class;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::movements::movements;
+use super::middlebox::{EcnName, RawNat, Removable};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Event, Hop, Links, Network, Scenario, ScenarioError, Shares, Via, Workload,
-    overrides,
+    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Via, Workload, overrides,
 };
 use crate::video::Film;
-use crate::{Capacity, Change, LinkConfig, QueueBound, State, Trace};
+use crate::{
+    Capacity, Change, Hang, LinkConfig, MiddleboxChange, MiddleboxConfig, NatConfig, PathMtu, Policer,
+    QueueBound, Trace,
+};
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -34,6 +36,8 @@ struct RawScenario {
     #[serde(default)]
     schedulers: BTreeMap<Spanned<String>, Spanned<String>>,
     controller: Option<String>,
+    #[serde(default)]
+    tcp_ecn: bool,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
     client_hop: Option<Spanned<RawClientHop>>,
@@ -54,6 +58,7 @@ struct RawNetwork {
     wifi: Option<Spanned<RawWifi>>,
     shares: Option<Spanned<String>>,
     udp: Option<Spanned<String>>,
+    nat: Option<Spanned<RawNat>>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +72,12 @@ pub(super) struct RawLink {
     queue: Option<WithUnit<QueueBound>>,
     burst: Option<WithUnit<Bytes>>,
     aqm: Option<String>,
+    mtu: Option<Removable<PathMtu>>,
+    policer: Option<Removable<Policer>>,
+    ecn: Option<EcnName>,
+    hang: Option<Removable<Hang>>,
+    /// MTU of the interface, in events only.
+    pub(super) device_mtu: Option<u16>,
 }
 
 #[derive(Deserialize)]
@@ -114,11 +125,11 @@ struct RawWorkload {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct RawEvent {
-    at: Spanned<WithUnit<Duration>>,
-    network: Spanned<String>,
-    direction: Option<Spanned<String>>,
-    set: Spanned<SetValue<RawLink>>,
+pub(super) struct RawEvent {
+    pub(super) at: Spanned<WithUnit<Duration>>,
+    pub(super) network: Spanned<String>,
+    pub(super) direction: Option<Spanned<String>>,
+    pub(super) set: Spanned<SetValue<RawLink>>,
 }
 
 fn first_seed() -> u64 {
@@ -179,9 +190,19 @@ impl Scenario {
 }
 
 pub(super) struct Reader<'a> {
-    text: &'a str,
+    pub(super) text: &'a str,
     path: &'a Path,
     read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(
+        text: &'a str,
+        path: &'a Path,
+        read: &'a mut dyn FnMut(&Path) -> io::Result<String>,
+    ) -> Self {
+        Self { text, path, read }
+    }
 }
 
 impl Reader<'_> {
@@ -224,6 +245,7 @@ impl Reader<'_> {
             via,
             schedulers: self.schedulers(raw.schedulers)?,
             controller: raw.controller,
+            tcp_ecn: raw.tcp_ecn,
             workloads,
             beside,
             events,
@@ -276,6 +298,7 @@ impl Reader<'_> {
                 }
                 udp => udp.is_some(),
             };
+            let nat = self.nat(network.nat, network.shares.is_some() || network.wifi.is_some())?;
             let links = self.links((network.down, network.up))?;
             let wifi = network.wifi.map(|raw| {
                 let span = raw.span();
@@ -289,9 +312,25 @@ impl Reader<'_> {
                 member: None,
                 shares,
                 blocks_udp,
+                nat,
             });
         }
         Ok(networks)
+    }
+
+    fn nat(
+        &self,
+        raw: Option<Spanned<RawNat>>,
+        is_special: bool,
+    ) -> Result<Option<NatConfig>, ScenarioError> {
+        let Some(raw) = raw else { return Ok(None) };
+        let span = Some(raw.span());
+        if is_special {
+            let problem = "a network with wifi or shares has no nat here; remove it";
+            return Err(self.invalid(span, problem));
+        }
+        let read = raw.into_inner().read();
+        read.map(Some).map_err(|problem| self.invalid(span, problem))
     }
 
     pub(super) fn links(
@@ -344,8 +383,19 @@ impl Reader<'_> {
             let problem = "a burst is what passes at once of a link with a rate; give it a rate";
             return Err(self.invalid(Some(span), problem));
         }
+        if link.device_mtu.is_some() {
+            let problem =
+                "device_mtu is the MTU of the interface, which an [[event]] changes; for a link write mtu";
+            return Err(self.invalid(Some(span), problem));
+        }
         let change = self.change(link, span)?;
         Ok(LinkConfig {
+            middlebox: MiddleboxConfig {
+                mtu: change.middlebox.mtu.flatten(),
+                policer: change.middlebox.policer.flatten(),
+                ecn: change.middlebox.ecn.unwrap_or_default(),
+                hang: change.middlebox.hang.flatten(),
+            },
             capacity: change.capacity.unwrap_or_default(),
             burst: change.burst.unwrap_or_default(),
             queue: change.queue.unwrap_or_default(),
@@ -355,7 +405,7 @@ impl Reader<'_> {
         })
     }
 
-    fn change(&mut self, link: RawLink, span: Range<usize>) -> Result<Change, ScenarioError> {
+    pub(super) fn change(&mut self, link: RawLink, span: Range<usize>) -> Result<Change, ScenarioError> {
         if link.aqm.as_deref().is_some_and(|aqm| aqm != "drop-tail") {
             return Err(self.invalid(Some(span), "the only aqm so far is \"drop-tail\""));
         }
@@ -375,6 +425,13 @@ impl Reader<'_> {
             queue: link.queue.map(|queue| queue.0),
             burst: link.burst.map(|burst| burst.0),
             state: None,
+            middlebox: MiddleboxChange {
+                mtu: link.mtu.map(|mtu| mtu.0),
+                policer: link.policer.map(|policer| policer.0),
+                ecn: link.ecn.map(Into::into),
+                hang: link.hang.map(|hang| hang.0),
+            },
+            stop_until: None,
         })
     }
 
@@ -654,48 +711,7 @@ impl Reader<'_> {
         }
     }
 
-    fn events(&mut self, raw: Vec<RawEvent>, networks: &[Network]) -> Result<Vec<Event>, ScenarioError> {
-        let mut events = movements(networks);
-        for event in raw {
-            let network = self.network_index(event.network.get_ref(), event.network.span(), networks)?;
-            let direction = event.direction.as_ref().map(|d| self.direction(d)).transpose()?;
-            let span = event.set.span();
-            let change = match event.set.into_inner() {
-                SetValue::State(state) => Change {
-                    state: Some(state),
-                    ..Change::default()
-                },
-                SetValue::Link(link) => self.change(*link, span.clone())?,
-            };
-            if change == Change::default() {
-                let problem =
-                    "this event changes nothing; write set = \"down\" or set = { rate = \"5mbit\" }";
-                return Err(self.invalid(Some(span), problem));
-            }
-            if networks[network].links.is_none() && (change.state.is_none() || direction.is_some()) {
-                let problem = "this network is not emulated: it can only go down, blackhole and up; \
-                               give it down = { .. } and up = { .. } for more";
-                return Err(self.invalid(Some(span), problem));
-            }
-            if direction.is_some() && change.state == Some(State::Down) {
-                return Err(self.invalid(
-                    Some(span),
-                    "a device is down in both directions; use \"blackhole\"",
-                ));
-            }
-            events.push(Event {
-                at: event.at.get_ref().0,
-                network,
-                hop: Hop::WayOut,
-                direction,
-                change,
-            });
-        }
-        events.sort_by_key(|event| event.at);
-        Ok(events)
-    }
-
-    fn network_index(
+    pub(super) fn network_index(
         &self,
         name: &str,
         span: Range<usize>,
@@ -713,7 +729,7 @@ impl Reader<'_> {
             })
     }
 
-    fn direction(&self, raw: &Spanned<String>) -> Result<Direction, ScenarioError> {
+    pub(super) fn direction(&self, raw: &Spanned<String>) -> Result<Direction, ScenarioError> {
         match raw.get_ref().as_str() {
             "down" => Ok(Direction::Down),
             "up" => Ok(Direction::Up),
@@ -739,7 +755,7 @@ impl Reader<'_> {
     }
 }
 
-fn one_line(message: &str) -> String {
+pub(super) fn one_line(message: &str) -> String {
     message.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 

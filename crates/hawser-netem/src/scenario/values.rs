@@ -210,6 +210,7 @@ impl<'de> Deserialize<'de> for JitterValue {
 /// A state by name, or a table of link settings.
 pub(super) enum SetValue<Settings> {
     State(State),
+    NatFlush,
     Link(Box<Settings>),
 }
 
@@ -220,7 +221,9 @@ impl<'de, Settings: Deserialize<'de>> Deserialize<'de> for SetValue<Settings> {
             type Value = SetValue<Settings>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("\"blackhole\", \"down\", \"up\", or { rate, delay, jitter, loss, queue }")
+                f.write_str(
+                    "\"blackhole\", \"down\", \"no-carrier\", \"up\", \"nat-flush\", or { rate, delay, jitter, loss, queue, mtu, policer, ecn, hang }",
+                )
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
@@ -228,8 +231,10 @@ impl<'de, Settings: Deserialize<'de>> Deserialize<'de> for SetValue<Settings> {
                     "blackhole" => Ok(SetValue::State(State::Blackhole)),
                     "down" => Ok(SetValue::State(State::Down)),
                     "up" => Ok(SetValue::State(State::Up)),
+                    "no-carrier" | "carrier" => Ok(SetValue::State(State::NoCarrier)),
+                    "nat-flush" => Ok(SetValue::NatFlush),
                     _ => Err(E::custom(format!(
-                        "unknown state {text:?}; write \"blackhole\", \"down\", \"up\" or a table like {{ rate = \"5mbit\" }}"
+                        "unknown state {text:?}; write \"blackhole\", \"down\", \"no-carrier\", \"up\", \"nat-flush\" or a table like {{ rate = \"5mbit\" }}"
                     ))),
                 }
             }

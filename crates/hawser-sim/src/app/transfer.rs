@@ -76,12 +76,25 @@ impl Application for TcpSource {
         self.sender.handle_timeout(now);
     }
 
+    fn handle_too_big(&mut self, _way: usize, mtu: u16, _now: Instant) {
+        let segment = mtu.saturating_sub(self.config.header);
+        if (1..self.config.segment).contains(&segment) {
+            self.config.segment = segment;
+            self.sender.handle_too_big(segment);
+        }
+    }
+
     fn poll_transmit(&mut self, now: Instant) -> Option<Outgoing> {
         if !self.has_begun {
             return None;
         }
         if let Some(segment) = self.sender.poll_transmit(now) {
-            return Some(outgoing(&self.config, 0, segment));
+            // RFC 3168 section 6.1.5: what is sent again is not ECT.
+            let again = outgoing(&self.config, 0, segment);
+            return Some(Outgoing {
+                ecn: Ecn::NotCapable,
+                ..again
+            });
         }
         let left = self.total - self.sender.sent();
         let len = left.min(u64::from(self.config.segment)) as u16;

@@ -15,8 +15,8 @@
 //! from another part and an event of the part itself are due at the same nanosecond, which of them
 //! comes first depends on the parts, and so on the network, but on nothing else.
 //!
-//! A network stays whole while it is small, while a tap wants to see everything in order, and while
-//! any of its nodes does not name its links ([`Node::links`]).
+//! A network stays whole while it is small, while a tap wants to see everything in order, while two
+//! of its links are a pair whose middleboxes need each other, and while any of its nodes does not name its links ([`Node::links`]).
 //!
 //! Source: Chandy and Misra 1979 for the lookahead; here for locality, on one thread.
 
@@ -58,7 +58,7 @@ impl Network {
             wire.part = partition.of(wire.from);
             wire.is_cut = wire.to.is_some_and(|to| partition.of(to) != wire.part);
         }
-        let (links, changes) = (&core.links, &core.changes);
+        let (links, changes, too_big) = (&core.links, &core.changes, &core.too_big);
         let receiver = |link: LinkId| {
             let wire = &links[link.index()];
             partition.of(wire.to.unwrap_or(wire.from))
@@ -68,6 +68,9 @@ impl Network {
             Event::Link(link) => receiver(*link),
             Event::Timer(node, _) => partition.of(*node),
             Event::Change(index) => receiver(changes[*index as usize].0),
+            // Networks with pairs are never divided, and answers about sizes stay in their part.
+            Event::FlushNat(_) => 0,
+            Event::TooBig(index) => partition.of(too_big[*index as usize].node()),
         });
         core.enter(0);
     }
@@ -103,7 +106,7 @@ impl Network {
     }
 
     fn find_parts(&self) -> Option<Partition> {
-        if self.nodes.len() <= MOST_NODES || self.core.tap.is_some() {
+        if self.nodes.len() <= MOST_NODES || self.core.tap.is_some() || !self.core.pairs.is_empty() {
             return None;
         }
         let joints = self.joints()?;

@@ -133,6 +133,7 @@ impl Air {
             arrives: [bus.from_radio, behind.from_radio],
             station: Some(client),
             local: None,
+            is_translated: false,
         })
     }
 

@@ -46,6 +46,7 @@ pub(super) fn connect(
         arrives: [local_down, up],
         station: None,
         local: Some([local_down, local_up]),
+        is_translated: false,
     }
 }
 

@@ -22,8 +22,10 @@ mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
-use hawser_netem::scenario::{Beside, Direction, Hop as Part, Scenario, Shares, Via};
-use hawser_netem::{Capacity, LinkConfig};
+use hawser_netem::scenario::{
+    Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Via,
+};
+use hawser_netem::{Capacity, Change, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
 use hawser_units::{Duration, Instant, Rate};
 
@@ -58,6 +60,14 @@ pub enum RunError {
     /// Nothing here blocks a protocol.
     #[error("a network that blocks UDP is emulated with real packets only; use hawser-lab lab")]
     BlockedUdp,
+    /// Interfaces have no MTU of their own here.
+    #[error(
+        "the MTU of an interface is changed with real packets only; use hawser-lab lab, or `mtu` for the path's"
+    )]
+    DeviceMtu,
+    /// A connection whose port changes ends, and workloads open no second one here.
+    #[error("a nat with change_ports is simulated for via = \"hub\" only; use hawser-lab lab")]
+    ChangedPorts,
     /// Nothing here begins anew.
     #[error(
         "via direct is simulated for networks that stay: take the events that set down, up or blackhole out, or use hawser-lab lab"
@@ -153,6 +163,17 @@ pub fn run(
     if scenario.networks.iter().any(|network| network.blocks_udp) {
         return Err(RunError::BlockedUdp);
     }
+    if scenario
+        .events
+        .iter()
+        .any(|event| event.beside.device_mtu.is_some())
+    {
+        return Err(RunError::DeviceMtu);
+    }
+    let changes_ports = |network: &Described| network.nat.is_some_and(|nat| nat.change_ports);
+    if *via != Via::Hub && scenario.networks.iter().any(changes_ports) {
+        return Err(RunError::ChangedPorts);
+    }
     let mut world = World::build(scenario, via)?;
     let running = workload::start(scenario, via, &mut world)?;
     if let Some(make) = watch.tap {
@@ -202,6 +223,8 @@ struct World {
     other: Option<(Way, Way)>,
     /// Whether senders have to hear marks.
     marks: bool,
+    /// Lets all TCP ask for ECN.
+    tcp_ecn: bool,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
 }
@@ -219,6 +242,8 @@ struct Hop {
     station: Option<StationId>,
     /// Those between the client and a member.
     local: Option<[LinkId; 2]>,
+    /// True if its addresses are translated.
+    is_translated: bool,
 }
 
 impl World {
@@ -261,21 +286,33 @@ impl World {
                 if is_shared {
                     return Err(RunError::Members);
                 }
-                hops.push(member::connect(&mut network, name, ends, (both, member)));
+                let hop = member::connect(&mut network, name, ends, (both.clone(), member));
+                if may_hang(&both, index, scenario) {
+                    network.pair((hop.carries[1], hop.carries[0]), None);
+                }
+                if let Some([down, up]) = hop.local.filter(|_| may_hang(&member.local, index, scenario)) {
+                    network.pair((up, down), None);
+                }
+                hops.push(hop);
                 continue;
             }
             let mut connect = |way: &str, from, to, link| match is_shared {
                 true => network.connect_shared(&format!("{name}:{way}"), from, link),
                 false => network.connect(&format!("{name}:{way}"), from, to, link),
             };
+            let needs_pair = described.nat.is_some() || may_hang(&both, index, scenario);
             let down = connect("down", ends.1, ends.0, both.down);
             let up = connect("up", ends.0, ends.1, both.up);
+            if needs_pair {
+                network.pair((up, down), described.nat);
+            }
             hops.push(Hop {
                 carries: [down, up],
                 sends: [down, up],
                 arrives: [down, up],
                 station: None,
                 local: None,
+                is_translated: described.nat.is_some(),
             });
         }
         let has_other = scenario.beside.values().any(|way| *way == Beside::OtherClient);
@@ -297,6 +334,7 @@ impl World {
             tunnel: None,
             other: None,
             marks: Air::marks(scenario),
+            tcp_ecn: scenario.tcp_ecn,
             ways: Vec::new(),
         };
         match via {
@@ -426,8 +464,11 @@ impl World {
                 Some(Direction::Up) => &[up][..],
                 None => &[down, up][..],
             };
-            for link in links {
-                let at = self.start + event.at;
+            let at = self.start + event.at;
+            if event.beside.flush_nat {
+                self.network.flush_nat_at(at, up);
+            }
+            for link in links.iter().filter(|_| event.change != Change::default()) {
                 self.network.change_at(at, *link, event.change.clone());
             }
         }
@@ -479,6 +520,14 @@ fn network_named(scenario: &Scenario, name: &str) -> Result<usize, RunError> {
     index.ok_or_else(|| RunError::Network(name.to_owned()))
 }
 
+/// Returns whether a direction of a network may hang, from the beginning or after an event.
+fn may_hang(links: &Links, network: usize, scenario: &Scenario) -> bool {
+    let hangs = |link: &LinkConfig| link.middlebox.hang.is_some();
+    let mut events = scenario.events.iter();
+    let sets = |event: &Event| event.network == network && event.change.middlebox.hang.is_some();
+    hangs(&links.down) || hangs(&links.up) || events.any(sets)
+}
+
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
     let tunnel = Tunnel::new(seed, layering(scenario)?, is_shared);
     let control = scenario.controller.as_deref().map(Control::by_name);
@@ -497,13 +546,13 @@ fn layering(scenario: &Scenario) -> Result<Option<Layering>, RunError> {
     Ok(first)
 }
 
-fn cable() -> hawser_netem::scenario::Links {
+fn cable() -> Links {
     let link = LinkConfig {
         capacity: Capacity::Rate(Rate::from_mbps(10_000)),
         delay: Duration::from_micros(20),
         ..LinkConfig::default()
     };
-    hawser_netem::scenario::Links {
+    Links {
         down: link.clone(),
         up: link,
     }

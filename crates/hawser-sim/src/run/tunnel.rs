@@ -51,6 +51,8 @@ pub(super) struct Tunnel {
     arrivals: [Vec<LinkId>; 2],
     /// The client's address on each path.
     outer: Vec<Address>,
+    /// True for each path with a translator of addresses.
+    translated: Vec<bool>,
     /// Of what it carries.
     layering: Option<Layering>,
     /// By class, where the scenario names one.
@@ -135,9 +137,11 @@ struct Carried {
 /// One in order, with what its inner header said.
 type Ordered = (Inner, Carried);
 
-/// Where datagrams come from: each network leads to one place.
+/// Origin of datagrams on a path, whose port a translator may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Way;
+struct Way {
+    port: u16,
+}
 
 impl Source for Way {
     fn overhead(&self) -> u16 {
@@ -297,6 +301,7 @@ impl Tunnel {
             away: [Vec::new(), Vec::new()],
             arrivals: [Vec::new(), Vec::new()],
             outer: Vec::new(),
+            translated: Vec::new(),
             layering,
             schedulers: Vec::new(),
             control: Control::default(),
@@ -336,6 +341,7 @@ impl Tunnel {
         self.away = [1, 0].map(|way| hops.iter().map(|hop| hop.sends[way]).collect());
         self.arrivals = [1, 0].map(|way| hops.iter().map(|hop| hop.arrives[way]).collect());
         self.outer = outer;
+        self.translated = hops.iter().map(|hop| hop.is_translated).collect();
         self.inner_in = inner_in.to_vec();
         self.inner_out = inner_out.to_vec();
     }
@@ -424,13 +430,13 @@ impl Tunnel {
     }
 
     /// A datagram arrives at an end.
-    fn arrive(&mut self, at: usize, (number, outer): (u32, Ecn), context: &mut Context<'_>) {
+    fn arrive(&mut self, at: usize, (number, outer): (u32, &Packet), context: &mut Context<'_>) {
         let Some(mut flight) = self.flying.slot(number).and_then(Option::take) else {
             return;
         };
         // RFC 6040 section 4.2: no link marks what is not capable.
-        if let (Some(carried), Ecn::Marked) = (&mut flight.packet, outer) {
-            carried.packet.ecn = outer;
+        if let (Some(carried), Ecn::Marked) = (&mut flight.packet, outer.ecn) {
+            carried.packet.ecn = outer.ecn;
         }
         let end = &mut self.ends[at];
         let now = context.now() + end.clock;
@@ -442,7 +448,9 @@ impl Tunnel {
             path: flight.path,
             opened: flight.opened,
             udp_len: flight.udp_len,
-            source: Way,
+            source: Way {
+                port: outer.source_port,
+            },
             item: (flight.opened.inner, flight.packet.unwrap_or(nothing)),
         };
         let mut items = Arrived {
@@ -550,10 +558,17 @@ impl Tunnel {
             ..placeholder(flight.udp_len, context.now())
         };
         let number = self.flying.push(Box::new(flight), context.now());
-        let frame = Packet {
+        let mut frame = Packet {
             body: Body::Tunnel(number),
             ..frame
         };
+        // A hub answers to where the newest datagram came from.
+        if at == HUB
+            && self.translated[path]
+            && let Some(way) = self.ends[HUB].tunnel.receiving().source(PathId(path as u16))
+        {
+            frame.destination_port = way.port;
+        }
         context.send(self.away[at][path], frame);
     }
 }
@@ -609,7 +624,7 @@ impl Node for Tunnel {
         let Body::Tunnel(number) = packet.body else { return };
         for from in 0..self.arrivals.len() {
             if self.arrivals[from].contains(&link) {
-                self.arrive(1 - from, (number, packet.ecn), context);
+                self.arrive(1 - from, (number, &packet), context);
                 return;
             }
         }

@@ -157,13 +157,16 @@ impl Running {
         let start = world.start;
         let opening = opening(direction);
         if self.is_multipath {
-            let config = multipath_config(congestion, opening, world.marks)?;
+            let config = multipath_config(congestion, opening, world.marks || world.tcp_ecn)?;
             let ways = self.ways.len();
             let source = MptcpSource::new(config, ways, total, start);
             let sink = MptcpSink::new(config, ways, total, start);
             self.join(world, flow, direction, (Box::new(source), Box::new(sink)));
         } else {
-            let config = config(congestion, opening, self.is_tunnelled)?;
+            let config = tcp::Config {
+                ecn: world.tcp_ecn,
+                ..config(congestion, opening, self.is_tunnelled)?
+            };
             self.open_stream(world, flow, (direction, config, total));
         }
         Ok(())

@@ -11,6 +11,7 @@ use crate::packet::{Segment, flag};
 
 mod loss;
 mod opening;
+mod size;
 mod tail;
 
 /// What a sender has done so far.

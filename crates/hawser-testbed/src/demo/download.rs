@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail};
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Event, Hop, Scenario, Via};
+use hawser_netem::scenario::{Event, Hop, NetworkChange, Scenario, Via};
 use hawser_netem::{Change, State};
 use hawser_units::{Duration, Instant};
 
@@ -217,7 +217,7 @@ impl<'a> Watch<'a> {
                         *to = Some(now);
                     }
                 }
-                Some(State::Blackhole | State::Down) | None => {}
+                Some(State::Blackhole | State::Down | State::NoCarrier) | None => {}
             }
         }
         Ok(())
@@ -234,6 +234,7 @@ impl<'a> Watch<'a> {
             hop: Hop::WayOut,
             direction: None,
             change,
+            beside: NetworkChange::default(),
         })
     }
 

@@ -143,7 +143,9 @@ impl Five {
                     dead.push((from, event.at.as_secs_f64()));
                     since = None;
                 }
-                (Some(State::Down | State::Blackhole), None) => since = Some(event.at.as_secs_f64()),
+                (Some(State::Down | State::NoCarrier | State::Blackhole), None) => {
+                    since = Some(event.at.as_secs_f64())
+                }
                 (Some(_) | None, _) => {}
             }
         }

@@ -239,6 +239,7 @@ fn network(name: &str, (down, up): (Capacity, Capacity), delay_ms: u64, jitter_m
         member: None,
         shares: None,
         blocks_udp: false,
+        nat: None,
     }
 }
 
@@ -251,6 +252,7 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
         via: Via::Hub,
         schedulers: Vec::new(),
         controller: None,
+        tcp_ecn: false,
         networks,
         workloads: Vec::new(),
         client_hop: None,

@@ -6,7 +6,7 @@
 //! says so.
 
 use hawser_netem::report::Report;
-use hawser_netem::scenario::{Event, Hop, Scenario, Via, Workload};
+use hawser_netem::scenario::{Event, Hop, NetworkChange, Scenario, Via, Workload};
 use hawser_netem::{Change, State};
 use hawser_sim::run::{self, Watch};
 use hawser_units::{Bytes, Duration};
@@ -81,6 +81,7 @@ fn with_outage(
             state: Some(state),
             ..Change::default()
         },
+        beside: NetworkChange::default(),
     };
     let mut disturbed = scenario.clone();
     disturbed.events = vec![set(from, State::Blackhole), set(from + OUTAGE, State::Up)];

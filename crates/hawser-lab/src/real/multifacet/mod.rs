@@ -305,6 +305,7 @@ impl Floor {
             member: None,
             shares: None,
             blocks_udp: false,
+            nat: None,
         }
     }
 
