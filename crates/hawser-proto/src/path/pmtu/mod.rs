@@ -44,9 +44,9 @@ pub use barred::Barred;
 
 /// Assumed to pass before a probe returned: the smallest MTU of IPv6 (RFC 8200 section 5) and of
 /// nearly every IPv4 link.
-pub(super) const BASE: u16 = 1280;
+pub(crate) const BASE: u16 = 1280;
 /// Assumed to pass where the base does not: every IPv4 host takes it (RFC 791 section 3.1).
-pub(super) const MIN: u16 = 576;
+pub(crate) const MIN: u16 = 576;
 /// Tries of one size.
 ///
 /// Source: RFC 8899 section 5.1.2, `MAX_PROBES`.
