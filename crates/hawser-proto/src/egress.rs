@@ -197,8 +197,8 @@ pub struct Egress<B> {
     peer_takes_fragments: bool,
     /// For the sender of the packet that came in last: the size that goes whole.
     advice: Option<u16>,
-    /// When such advice was given last.
-    advised_at: Instant,
+    /// Packets that may have caused such advice.
+    split_at_intake: u64,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
     /// Flows whose programs have declared what they send.
@@ -243,7 +243,7 @@ impl<B: Copy> Egress<B> {
             peer_takes_parity: false,
             peer_takes_fragments: false,
             advice: None,
-            advised_at: Instant::ZERO,
+            split_at_intake: 0,
             counters: Counters::default(),
             layer_rules: Vec::new(),
             declared: Declared::default(),

@@ -35,7 +35,7 @@ fn packets_larger_than_every_path_arrive_whatever_the_size() {
         let mut world = World::new(&[net(20.0, 20), net(20.0, 30)], width);
         world.widths = vec![width; 2];
         both_ways(&mut world, 0.4, LARGE, ms(500), ms(7_000));
-        world.run(ms(9_000));
+        world.run(ms(14_000));
         all_arrived(&world, &format!("path MTU {width}"));
         for path in world.ends.iter().flat_map(|end| end.egress().paths()) {
             let outer = u64::from(path.outer_mtu());

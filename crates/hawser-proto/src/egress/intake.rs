@@ -85,7 +85,7 @@ impl<B: Copy> Egress<B> {
             self.advice = None;
             if cut.packet_len() > u32::from(sizes.most) && self.may_split(cut.packet_len() as usize) {
                 if forbids_fragments(&packet[usize::from(summary.ip_at)..]) {
-                    self.on_split_at_intake(sizes.most, now);
+                    self.on_split_at_intake(sizes.most);
                 }
             } else if cut.packet_len() > u32::from(sizes.likely_most) {
                 // A sender believes the size it is told for minutes: it is told when the search has

@@ -8,7 +8,7 @@
 
 use std::ops::Range;
 
-use hawser_units::{Duration, Instant};
+use hawser_units::Instant;
 use hawser_wire::compression::Form;
 use hawser_wire::fragment::{FRAGMENT_LEN, MAX_SPLIT};
 
@@ -20,9 +20,10 @@ use crate::path::Path;
 /// Paths that take less than this are not used for pieces: the longest packet would be more pieces
 /// than a record of sent packets has bits. Units: bytes of inner packet.
 pub(super) const LEAST_PIECE: u32 = 256;
-/// Between two answers to senders of packets that have to be split: each flow's sender learns a
-/// size from one answer, and a flood of large packets must not cause a flood of answers.
-const ADVICE_INTERVAL: Duration = Duration::from_millis(50);
+/// One of so many packets that have to be split is answered to its sender: a flow that costs twice
+/// as many datagrams hears of it soon, and a lone packet (a ping that must not be fragmented) is
+/// delivered without an error. A flood of large packets causes no flood of answers.
+const ADVICE_EVERY: u64 = 64;
 
 /// Bytes of an inner packet that are sent in datagrams of nearly equal sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,10 +128,10 @@ impl<B: Copy> Egress<B> {
     }
 
     /// Takes note that a packet which came in has to be split.
-    pub(super) fn on_split_at_intake(&mut self, fits: u16, now: Instant) {
+    pub(super) fn on_split_at_intake(&mut self, fits: u16) {
         let is_settled = !self.active().any(Path::mtu_may_rise);
-        if is_settled && now.since(self.advised_at) >= ADVICE_INTERVAL {
-            self.advised_at = now;
+        self.split_at_intake += u64::from(is_settled);
+        if is_settled && self.split_at_intake.is_multiple_of(ADVICE_EVERY) {
             self.advice = Some(fits);
         }
     }
