@@ -445,9 +445,11 @@ impl Pmtu {
             // An answer that came after its probe was given up.
             self.too_large = self.ceiling + 1;
         }
-        if size >= self.base() {
-            self.phase = Phase::Searching;
-        }
+        self.phase = if size >= self.base() {
+            Phase::Searching
+        } else {
+            Phase::Error
+        };
         if size >= self.ceiling || self.has_failed() && self.is_finished() {
             self.complete(now);
         } else {
