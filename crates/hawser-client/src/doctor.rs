@@ -329,7 +329,10 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
 /// What the largest packet that passed says. `mtu`: the largest that the device takes.
 fn size_finding(size: u16, mtu: u32) -> Finding {
     if u32::from(size) + SIZE_STEP >= mtu.min(LARGEST) {
-        return good("mtu", &format!("packets of {size} bytes pass (the device takes {mtu})"));
+        return good(
+            "mtu",
+            &format!("packets of {size} bytes pass (the device takes {mtu})"),
+        );
     }
     let said = format!("large packets do not pass: {size} bytes at most, though the device takes {mtu}");
     if size < 1_280 {

@@ -16,8 +16,8 @@ use super::batch::Batches;
 use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
 use super::events::Events;
-use super::handoff::Taker;
 use super::fragile::Fragile;
+use super::handoff::Taker;
 use super::lane::Lane;
 use super::overhead::{overhead, path_config};
 use super::relayed::Relayed;
@@ -130,13 +130,11 @@ impl Sender {
     fn read_tun(&mut self) -> bool {
         for _ in 0..READS {
             match self.tun.read(self.sessions.reading()) {
-                Ok(Some(len)) => {
-                    match self.sessions.accept(len, now()) {
-                        Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
-                        Accepted::Advised(answer) => self.answer(&answer),
-                        Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
-                    }
-                }
+                Ok(Some(len)) => match self.sessions.accept(len, now()) {
+                    Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
+                    Accepted::Advised(answer) => self.answer(&answer),
+                    Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
+                },
                 Ok(None) => return false,
                 Err(error) => {
                     // EIO while the interface is down, for example while it is being set up.

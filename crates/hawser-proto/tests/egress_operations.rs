@@ -347,7 +347,10 @@ impl Driver {
                         Some(piece) => piece.body_len(step),
                         None => run.len_of(run.next + step),
                     };
-                    assert!((0..count).all(|step| len(step) <= mtu), "larger than its path takes");
+                    assert!(
+                        (0..count).all(|step| len(step) <= mtu),
+                        "larger than its path takes"
+                    );
                     let bytes = (0..count).map(|step| len(step) + FRAMING).sum::<usize>();
                     for step in 0..piece.map_or(count, |_| 1) {
                         let place = (flow, unordered, sequence.add(u32::from(step)).0, path);

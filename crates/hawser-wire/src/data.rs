@@ -334,7 +334,10 @@ impl Feedback {
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
         let mut missing = Missing::default();
-        for range in rest.chunks_exact(4).take(usize::from(b[3] & !(TAKES_PARITY | TAKES_FRAGMENTS))) {
+        for range in rest
+            .chunks_exact(4)
+            .take(usize::from(b[3] & !(TAKES_PARITY | TAKES_FRAGMENTS)))
+        {
             let [b0, b1, c0, c1] = *range else { return None };
             missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
         }

@@ -57,7 +57,13 @@ mod tests {
     fn bytes_have_their_places() {
         assert_eq!(
             Fragment::parse(&[1, 2, 3, 4, 9, 8]),
-            Some((Fragment { offset: 0x0102, total: 0x0304 }, &[9, 8][..]))
+            Some((
+                Fragment {
+                    offset: 0x0102,
+                    total: 0x0304
+                },
+                &[9, 8][..]
+            ))
         );
     }
 

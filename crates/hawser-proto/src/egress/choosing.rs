@@ -165,7 +165,12 @@ impl<B: Copy> Egress<B> {
             self.counters.policed += 1;
             return Decision::Again;
         }
-        let whole = self.views.iter().map(|view| u32::from(view.mtu)).min().unwrap_or(len);
+        let whole = self
+            .views
+            .iter()
+            .map(|view| u32::from(view.mtu))
+            .min()
+            .unwrap_or(len);
         let is_split = len > whole;
         let len = len.min(whole);
         let demand = Demand {

@@ -45,7 +45,11 @@ impl<B: Copy> Egress<B> {
         // A path that takes less than the base size is for small packets, or for pieces: it does
         // not make the packets of all others small.
         let has_other = self.paths().filter(is_alive).any(|path| !is_small(path));
-        let paths = || self.paths().filter(is_alive).filter(|path| !(has_other && is_small(path)));
+        let paths = || {
+            self.paths()
+                .filter(is_alive)
+                .filter(|path| !(has_other && is_small(path)))
+        };
         Some(Sizes {
             least: paths().map(Path::mtu).min()?,
             most: paths().map(Path::mtu).max()?,

@@ -115,7 +115,9 @@ impl Reassembly {
         }
         let total = usize::from(fragment.total);
         while self.partials.len() >= PACKETS || self.held + total > BYTES {
-            let Some(oldest) = self.partials.pop_front() else { break };
+            let Some(oldest) = self.partials.pop_front() else {
+                break;
+            };
             self.held -= oldest.bytes.len();
         }
         self.held += total;
@@ -133,7 +135,11 @@ impl Reassembly {
 
     /// Drops what has been there for too long.
     pub(super) fn forget(&mut self, now: Instant) {
-        while let Some(oldest) = self.partials.front().filter(|oldest| now.since(oldest.since) >= LONGEST) {
+        while let Some(oldest) = self
+            .partials
+            .front()
+            .filter(|oldest| now.since(oldest.since) >= LONGEST)
+        {
             self.held -= oldest.bytes.len();
             self.partials.pop_front();
         }
@@ -190,8 +196,18 @@ mod tests {
         }
         let whole = reassembly.poll_whole().expect("it is covered");
         assert_eq!(whole.packet, packet);
-        assert_eq!(whole.inner, Inner { kind: Kind::Packet, ..inner(7) });
-        assert_eq!(reassembly.poll_whole(), None, "a late piece makes no second packet");
+        assert_eq!(
+            whole.inner,
+            Inner {
+                kind: Kind::Packet,
+                ..inner(7)
+            }
+        );
+        assert_eq!(
+            reassembly.poll_whole(),
+            None,
+            "a late piece makes no second packet"
+        );
         assert_eq!(reassembly.held, 0);
     }
 
@@ -204,7 +220,10 @@ mod tests {
         }
         let due = reassembly.due().expect("something is gathered");
         reassembly.forget(due);
-        assert_eq!((reassembly.held, reassembly.partials.len(), reassembly.due()), (0, 0, None));
+        assert_eq!(
+            (reassembly.held, reassembly.partials.len(), reassembly.due()),
+            (0, 0, None)
+        );
     }
 
     #[test]

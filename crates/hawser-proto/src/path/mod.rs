@@ -29,11 +29,11 @@ pub mod pmtu;
 mod probing;
 mod times;
 
-use black_hole::{BlackHole, Interval};
+use black_hole::{BlackHole, Large};
 use control::{Company, Control, Sample};
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
-use hawser_wire::data::{FRAMING, Feedback, MAX_PACKET_NUMBER};
+use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use losses::Losses;
 use model::{Model, Pacer};
 use pmtu::Pmtu;
@@ -127,15 +127,6 @@ struct Sent {
     is_lone: bool,
     /// Large packets that had been sent by then, this one included.
     large: Large,
-}
-
-/// Packets that a smaller path would not take, by count.
-#[derive(Clone, Copy, Debug, Default)]
-struct Large {
-    /// Data packets.
-    packets: u32,
-    /// Their bytes, and those of probes: UDP payload.
-    bytes: u64,
 }
 
 /// Packets wait so long for others of their batch, on both sides.
@@ -620,38 +611,6 @@ impl Path {
     #[must_use]
     pub fn retransmitted_after(&self) -> Duration {
         self.losses.missed_after().unwrap_or(self.model.round_trip())
-    }
-
-    /// Counts a packet that is larger than what the path takes for certain.
-    fn note_large(&mut self, udp_bytes: u64, eliciting: bool) {
-        let outer = udp_bytes + u64::from(self.pmtu.overhead()).saturating_sub(FRAMING as u64);
-        if self.pmtu.fallback().is_some_and(|size| outer > u64::from(size)) {
-            self.large.bytes += udp_bytes;
-            self.large.packets += u32::from(eliciting);
-        }
-    }
-
-    /// Doubts the packet size when large packets get lost and small ones arrive.
-    fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, now: Instant) {
-        let known = |packet_number: &u64| self.remembers(*packet_number);
-        let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
-            return;
-        };
-        if previous + 1 < self.doubted_before {
-            return;
-        }
-        let (first, last) = (self.sent(previous), self.sent(highest));
-        let large = last.large.bytes - first.large.bytes;
-        let interval = Interval {
-            large: last.large.packets - first.large.packets,
-            small_bytes: last.cumulative - first.cumulative - large,
-            came,
-        };
-        if self.black_hole.on_report(interval) >= self.pmtu.doubted_after(now) {
-            self.black_hole = BlackHole::default();
-            self.doubted_before = self.next_packet_number;
-            self.pmtu.suspect(now);
-        }
     }
 
     /// The newest packet sent by `at`, after those reported before and up to `highest`.

@@ -55,7 +55,10 @@ enum Part<'a, B> {
     /// These bytes of the next segment of a run.
     Piece(Run<B>, Range<u16>),
     Report(Feedback),
-    Token { token: u64, len: usize },
+    Token {
+        token: u64,
+        len: usize,
+    },
     Parity(Parity, &'a [u8]),
 }
 

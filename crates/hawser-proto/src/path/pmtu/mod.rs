@@ -333,7 +333,11 @@ impl Pmtu {
 
     /// A raise is a guess, and repeated anyway.
     fn max_tries(&self) -> u8 {
-        if self.phase == Phase::Raising { 1 } else { MAX_PROBES }
+        if self.phase == Phase::Raising {
+            1
+        } else {
+            MAX_PROBES
+        }
     }
 
     /// The size to be tried next; `None` when there is none.
@@ -463,9 +467,14 @@ impl Pmtu {
     /// `delay`: what is heard may have been sent so much earlier.
     pub fn handle_outage(&mut self, heard: Instant, delay: Duration, now: Instant) {
         let proven = self.proven;
-        let is_reason =
-            |asked: &&Asked| asked.size > proven && heard <= asked.at + delay && asked.at < now;
-        let reason = self.asked.iter().flatten().filter(is_reason).map(|asked| asked.size).min();
+        let is_reason = |asked: &&Asked| asked.size > proven && heard <= asked.at + delay && asked.at < now;
+        let reason = self
+            .asked
+            .iter()
+            .flatten()
+            .filter(is_reason)
+            .map(|asked| asked.size)
+            .min();
         if let Some(size) = reason {
             let safe = if size > BASE { BASE.max(proven) } else { MIN };
             self.barred = Some(Barred::again(self.barred, size, safe.min(size - 1), now));

@@ -67,8 +67,16 @@ fn finds_every_size_within_a_step() {
         for real in 1280..=9000 {
             let mut driven = Driven::new(link, real);
             driven.settle();
-            assert!(driven.is_near(), "link {link} real {real} found {}", driven.pmtu.outer());
-            assert!(driven.probes <= 50, "link {link} real {real}: {} probes", driven.probes);
+            assert!(
+                driven.is_near(),
+                "link {link} real {real} found {}",
+                driven.pmtu.outer()
+            );
+            assert!(
+                driven.probes <= 50,
+                "link {link} real {real}: {} probes",
+                driven.probes
+            );
             assert_eq!(driven.pmtu.phase(), Phase::Complete);
         }
     }
@@ -82,7 +90,11 @@ fn finds_what_passes_below_the_base() {
         assert!(driven.is_near(), "real {real} found {}", driven.pmtu.outer());
         assert_eq!(driven.pmtu.phase(), Phase::Error, "real {real}");
     }
-    assert_eq!(Driven::new(1500, 100).settle().pmtu.outer(), MIN, "assumed to pass");
+    assert_eq!(
+        Driven::new(1500, 100).settle().pmtu.outer(),
+        MIN,
+        "assumed to pass"
+    );
     assert_eq!(Driven::new(1200, 1200).settle().pmtu.outer(), 1200);
     assert_eq!(Driven::new(0, 0).settle().pmtu.outer(), 0);
     assert_eq!(Driven::new(u16::MAX, u16::MAX).settle().pmtu.outer(), LARGEST);
@@ -104,7 +116,11 @@ fn hopes_for_nothing_once_the_size_of_the_link_has_failed() {
         let mut driven = Driven::new(1500, real);
         assert_eq!(driven.pmtu.hoped(), Some(1500 - OVERHEAD));
         driven.step();
-        assert_eq!(driven.pmtu.hoped(), Some(1500 - OVERHEAD), "the answer is a round trip away");
+        assert_eq!(
+            driven.pmtu.hoped(),
+            Some(1500 - OVERHEAD),
+            "the answer is a round trip away"
+        );
         for _ in 0..60 {
             driven.step();
             assert_eq!(driven.pmtu.hoped(), None, "real {real}");
@@ -140,10 +156,20 @@ fn large_packets_stop_at_once_when_they_get_lost() {
     let mut driven = Driven::new(1500, 1500);
     driven.settle();
     driven.pmtu.suspect(driven.now);
-    assert_eq!((driven.pmtu.phase(), driven.pmtu.outer()), (Phase::Confirming, 1280));
+    assert_eq!(
+        (driven.pmtu.phase(), driven.pmtu.outer()),
+        (Phase::Confirming, 1280)
+    );
     assert_eq!(driven.step(), Some(1500));
-    assert_eq!((driven.pmtu.phase(), driven.pmtu.outer()), (Phase::Complete, 1500));
-    assert_eq!(driven.pmtu.doubted_after(driven.now), 2 * DOUBTED_AFTER, "it was chance");
+    assert_eq!(
+        (driven.pmtu.phase(), driven.pmtu.outer()),
+        (Phase::Complete, 1500)
+    );
+    assert_eq!(
+        driven.pmtu.doubted_after(driven.now),
+        2 * DOUBTED_AFTER,
+        "it was chance"
+    );
 }
 
 #[test]
@@ -157,7 +183,11 @@ fn follows_a_size_that_shrinks_and_grows_again() {
             driven.pmtu.suspect(driven.now);
             driven.step();
         }
-        driven.run(if shrinks { Duration::from_secs(40) } else { RAISE_MAX });
+        driven.run(if shrinks {
+            Duration::from_secs(40)
+        } else {
+            RAISE_MAX
+        });
         assert!(driven.is_near(), "real {real} found {}", driven.pmtu.outer());
     }
 }
@@ -193,7 +223,11 @@ fn an_outage_right_after_a_probe_bars_its_size() {
         driven.run(Duration::from_secs(hours * 3_600 - 1));
         assert_eq!(driven.pmtu.outer(), 1280, "nothing larger is tried");
         driven.now = driven.now + Duration::from_secs(1);
-        assert_eq!(driven.pmtu.poll(1, TIMEOUT, driven.now), Some(1500), "after {hours} hours");
+        assert_eq!(
+            driven.pmtu.poll(1, TIMEOUT, driven.now),
+            Some(1500),
+            "after {hours} hours"
+        );
         driven.pmtu.handle_outage(driven.now, delay, driven.now + delay);
         driven.now = driven.now + delay;
     }
@@ -204,11 +238,15 @@ fn an_outage_at_another_time_bars_nothing() {
     let mut driven = Driven::new(1500, 1400);
     driven.settle();
     let later = driven.now + Duration::from_secs(5);
-    driven.pmtu.handle_outage(later, Duration::from_millis(100), later + Duration::from_secs(2));
+    driven
+        .pmtu
+        .handle_outage(later, Duration::from_millis(100), later + Duration::from_secs(2));
     assert_eq!(driven.pmtu.barred(), None);
     let mut driven = Driven::new(1500, 1500);
     driven.settle();
-    driven.pmtu.handle_outage(driven.now, Duration::from_millis(100), driven.now + TIMEOUT);
+    driven
+        .pmtu
+        .handle_outage(driven.now, Duration::from_millis(100), driven.now + TIMEOUT);
     assert_eq!(driven.pmtu.barred(), None, "the probe had returned");
 }
 
@@ -226,8 +264,12 @@ fn machine_in(phase: Phase, real: u16) -> Driven {
     let mut driven = Driven::new(1500, real);
     match phase {
         Phase::Base => {}
-        Phase::Searching => (0..4).for_each(|_| { driven.step(); }),
-        Phase::Complete | Phase::Error => { driven.settle(); },
+        Phase::Searching => (0..4).for_each(|_| {
+            driven.step();
+        }),
+        Phase::Complete | Phase::Error => {
+            driven.settle();
+        }
         Phase::Raising => {
             driven.settle();
             driven.now = driven.pmtu.due();
@@ -286,11 +328,15 @@ fn transitions() {
             Fails => {
                 driven.real = 0;
                 let tries = if from == Raising { 1 } else { MAX_PROBES + 1 };
-                (0..tries).for_each(|_| { driven.step(); });
+                (0..tries).for_each(|_| {
+                    driven.step();
+                });
             }
             Suspect => driven.pmtu.suspect(driven.now),
             Due if driven.pmtu.due() == Instant::FAR_FUTURE => {}
-            Due => { driven.step(); },
+            Due => {
+                driven.step();
+            }
         }
         assert_eq!(driven.pmtu.phase(), to, "{from:?} ({real}) {input:?}");
     }
