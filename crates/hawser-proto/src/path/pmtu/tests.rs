@@ -213,7 +213,7 @@ fn an_outage_right_after_a_probe_bars_its_size() {
     assert_eq!(driven.pmtu.poll(1, TIMEOUT, driven.now), Some(1500));
     let delay = Duration::from_millis(100);
     let heard = driven.now + Duration::from_millis(30);
-    driven.now = driven.now + Duration::from_secs(60);
+    driven.now += Duration::from_secs(60);
     driven.pmtu.handle_outage(heard, delay, driven.now);
     assert_eq!(driven.pmtu.barred().map(|barred| barred.size()), Some(1500));
     for hours in [1, 2, 4] {
@@ -222,14 +222,14 @@ fn an_outage_right_after_a_probe_bars_its_size() {
         assert_eq!(driven.pmtu.outer(), 1280);
         driven.run(Duration::from_secs(hours * 3_600 - 1));
         assert_eq!(driven.pmtu.outer(), 1280, "nothing larger is tried");
-        driven.now = driven.now + Duration::from_secs(1);
+        driven.now += Duration::from_secs(1);
         assert_eq!(
             driven.pmtu.poll(1, TIMEOUT, driven.now),
             Some(1500),
             "after {hours} hours"
         );
         driven.pmtu.handle_outage(driven.now, delay, driven.now + delay);
-        driven.now = driven.now + delay;
+        driven.now += delay;
     }
 }
 
@@ -391,11 +391,11 @@ proptest! {
                         driven.pmtu.handle_reply(*token, driven.now);
                     }
                 }
-                Op::Wait(ms) => driven.now = driven.now + Duration::from_millis(ms),
+                Op::Wait(ms) => driven.now += Duration::from_millis(ms),
                 Op::Suspect => driven.pmtu.suspect(driven.now),
                 Op::Outage(ms) => {
                     let heard = driven.now;
-                    driven.now = driven.now + Duration::from_millis(ms);
+                    driven.now += Duration::from_millis(ms);
                     driven.pmtu.handle_outage(heard, Duration::from_millis(100), driven.now);
                     driven.pmtu.restart(driven.now);
                 }
