@@ -261,7 +261,7 @@ impl Patient<'_> {
             return (vec![bad("udp", said, "name another endpoint in hub.toml")], false);
         };
         let (udp, tcp) = tokio::join!(
-            by_udp(&self.device.name, remote, identity, joined),
+            by_udp(&self.device.name, remote, network.mtu, identity, joined),
             self.by_tls(remote, joined)
         );
         let mut findings = Vec::new();
@@ -326,13 +326,23 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
     }
 }
 
+/// What the largest packet that passed says. `mtu`: the largest that the device takes.
 fn size_finding(size: u16, mtu: u32) -> Finding {
-    let said = format!("packets of {size} bytes pass (the device takes {mtu})");
+    if u32::from(size) + SIZE_STEP >= mtu.min(LARGEST) {
+        return good(
+            "mtu",
+            &format!("packets of {size} bytes pass (the device takes {mtu})"),
+        );
+    }
+    let said = format!("large packets do not pass: {size} bytes at most, though the device takes {mtu}");
     if size < 1_280 {
-        let next = "large packets travel in pieces; ask who runs the network, or lower mtu in client.toml";
+        let next = "ask who runs the network: small packets use it, large ones other networks or pieces";
         bad("mtu", &said, next)
     } else {
-        good("mtu", &said)
+        Finding {
+            next: Some("nothing: the tunnel finds the size by itself".to_owned()),
+            ..good("mtu", &said)
+        }
     }
 }
 
@@ -340,6 +350,7 @@ fn size_finding(size: u16, mtu: u32) -> Finding {
 async fn by_udp(
     device: &str,
     remote: SocketAddr,
+    mtu: u32,
     identity: &Identity,
     joined: &Joined,
 ) -> anyhow::Result<(Duration, u16)> {
@@ -349,18 +360,37 @@ async fn by_udp(
     let mut config = tls::client_config(identity, joined.hub_key)?;
     let mut transport = quinn::TransportConfig::default();
     transport.initial_rtt(tls::FIRST_ROUND_TRIP);
+    let headers = if remote.is_ipv6() { 48 } else { 28 };
+    // The library looks for sizes up to 1452 bytes of payload by itself, and stops 20 bytes short.
+    let mut sizes = quinn::MtuDiscoveryConfig::default();
+    sizes.upper_bound(mtu.min(LARGEST).saturating_sub(u32::from(headers)) as u16);
+    sizes.minimum_change(SIZE_STEP as u16);
+    transport.mtu_discovery_config(Some(sizes));
     config.transport_config(Arc::new(transport));
     let since = Instant::now();
     let connecting = endpoint.connect_with(config, remote, tls::SERVER_NAME)?;
     let connection = timeout(TIMEOUT, connecting).await.context("silence")??;
     let took = since.elapsed();
-    // The library looks for the size by itself, a few round trips long.
-    tokio::time::sleep(SIZES.max(took * 8).min(TIMEOUT)).await;
-    let headers = if remote.is_ipv6() { 48 } else { 28 };
-    let size = connection.stats().path.current_mtu + headers;
+    let size = largest(&connection, took).await + headers;
     connection.close(0_u8.into(), b"");
     let _ = timeout(GOODBYE, endpoint.wait_idle()).await;
     Ok((took, size))
+}
+
+/// Waits until the library has found the size of packets that pass, of UDP payload: until the size
+/// has not grown for as long as all tries of one size take.
+async fn largest(connection: &quinn::Connection, took: Duration) -> u16 {
+    let deadline = Instant::now() + SIZES;
+    let still = STILL.max(took * 12);
+    let (mut size, mut since) = (0, Instant::now());
+    while Instant::now() < deadline && since.elapsed() < still {
+        let now = connection.stats().path.current_mtu;
+        if now != size {
+            (size, since) = (now, Instant::now());
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    size
 }
 
 fn good(what: &'static str, said: &str) -> Finding {
@@ -383,6 +413,13 @@ fn bad(what: &'static str, said: &str, next: &str) -> Finding {
 
 /// For one answer: far networks have round trips of 2 s.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// For the search of a size.
-const SIZES: Duration = Duration::from_millis(500);
+/// For the search of a size, at most.
+const SIZES: Duration = Duration::from_secs(6);
+/// A size that has not grown for this long is final: the library tries each size three times, a
+/// probe timeout of some three round trips apart, of which a local network's is some 30 ms.
+const STILL: Duration = Duration::from_millis(1_500);
+/// Sizes are found to this many bytes, as the tunnel finds them.
+const SIZE_STEP: u32 = 8;
+/// No larger size is looked for: that of jumbo frames.
+const LARGEST: u32 = 9_216;
 const GOODBYE: Duration = Duration::from_millis(200);

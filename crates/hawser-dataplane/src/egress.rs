@@ -16,6 +16,7 @@ use super::batch::Batches;
 use super::checkpoint::{ReceivingHalf, SessionCheckpoint};
 use super::crypto::DataKey;
 use super::events::Events;
+use super::fragile::Fragile;
 use super::handoff::Taker;
 use super::lane::Lane;
 use super::overhead::{overhead, path_config};
@@ -52,6 +53,8 @@ pub(super) struct Sender {
     events: Events,
     sockets: HashMap<SocketId, Arc<DataSocket>>,
     sessions: Sessions,
+    /// Packet sizes that made networks fail.
+    fragile: Fragile,
     batches: Batches,
     /// Datagrams that were not sent for want of a key.
     no_key: u64,
@@ -71,6 +74,7 @@ impl Sender {
             events: Events::new(events),
             sockets: HashMap::new(),
             sessions: Sessions::new(format, seed, share, now()),
+            fragile: Fragile::default(),
             batches: Batches::new(),
             no_key: 0,
         }
@@ -126,13 +130,11 @@ impl Sender {
     fn read_tun(&mut self) -> bool {
         for _ in 0..READS {
             match self.tun.read(self.sessions.reading()) {
-                Ok(Some(len)) => {
-                    if let Accepted::TooLarge(mtu) = self.sessions.accept(len, now())
-                        && !self.fragment(len, mtu)
-                    {
-                        self.say_too_large(len, mtu);
-                    }
-                }
+                Ok(Some(len)) => match self.sessions.accept(len, now()) {
+                    Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
+                    Accepted::Advised(answer) => self.answer(&answer),
+                    Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
+                },
                 Ok(None) => return false,
                 Err(error) => {
                     // EIO while the interface is down, for example while it is being set up.
@@ -170,11 +172,16 @@ impl Sender {
     fn say_too_large(&mut self, len: usize, mtu: u16) {
         let packet = &self.sessions.reading()[VIRTIO_LEN..len];
         if let Some(answer) = self.format.too_large(packet, mtu) {
-            let virtio = [0; VIRTIO_LEN];
-            let pieces = [std::io::IoSlice::new(&virtio), std::io::IoSlice::new(&answer)];
-            if let Err(error) = self.tun.write(&pieces) {
-                tracing::debug!(%error, "cannot tell that a packet is too large");
-            }
+            self.answer(&answer);
+        }
+    }
+
+    /// Writes an answer to whoever sent the packet that was read last.
+    fn answer(&mut self, answer: &[u8]) {
+        let virtio = [0; VIRTIO_LEN];
+        let pieces = [std::io::IoSlice::new(&virtio), std::io::IoSlice::new(answer)];
+        if let Err(error) = self.tun.write(&pieces) {
+            tracing::debug!(%error, "cannot tell that a packet is too large");
         }
     }
 
@@ -233,7 +240,10 @@ impl Sender {
             }
             Change::AddSession { session, role, inner } => self.sessions.add(*session, *role, inner, at),
             Change::SetSubnets { session, subnets } => self.sessions.set_subnets(*session, subnets),
-            Change::RemoveSession { session } => self.sessions.remove(*session),
+            Change::RemoveSession { session } => {
+                self.note_fragile(*session);
+                self.sessions.remove(*session);
+            }
             Change::BeginWith { session } => self.sessions.begin_with(*session),
             Change::GoOnWith { session } => self.sessions.go_on_with(*session),
             Change::SetDestinations {
@@ -266,11 +276,13 @@ impl Sender {
                 ..
             } => {
                 let socket = self.sockets.get(socket).cloned();
+                let fragile = &self.fragile;
                 self.sessions.with(*session, |state| {
                     let config = path_config(*path, state.tunnel.role(), *mtu, *cap, remote.as_ref());
                     let lane = Lane::new(socket, *remote, *peer_index, name.clone());
                     state.lanes.insert(*path, lane);
                     state.tunnel.open_path(config, remote.is_some(), at);
+                    fragile.apply(state, *path, at);
                 });
             }
             Change::RebindPath {
@@ -288,10 +300,13 @@ impl Sender {
                     }
                 });
             }
-            Change::ClosePath { session, path } => self.sessions.with(*session, |state| {
-                state.lanes.remove(path);
-                state.tunnel.close_path(*path, at);
-            }),
+            Change::ClosePath { session, path } => {
+                self.note_fragile(*session);
+                self.sessions.with(*session, |state| {
+                    state.lanes.remove(path);
+                    state.tunnel.close_path(*path, at);
+                });
+            }
             Change::SetScheduler {
                 session,
                 class,
@@ -333,8 +348,15 @@ impl Sender {
         }
     }
 
+    /// Takes note of sizes that made networks of a session fail, before its paths go.
+    fn note_fragile(&mut self, session: SessionId) {
+        if let Some(session) = self.sessions.get(session) {
+            self.fragile.note(session);
+        }
+    }
+
     fn relay(&mut self, Relayed { session: name, relay }: Relayed, at: Instant) {
-        let sockets = &self.sockets;
+        let (sockets, fragile) = (&self.sockets, &self.fragile);
         self.sessions.with(name, |session| {
             let Some((path, source)) = session.tunnel.handle_relay(relay, at) else {
                 return;
@@ -345,6 +367,7 @@ impl Sender {
                 lane.remote = Some(from);
                 lane.local = source.to;
                 lane.socket = sockets.get(&source.socket).cloned().or_else(|| lane.socket.take());
+                fragile.apply(session, path, at);
             }
         });
     }
@@ -381,6 +404,10 @@ impl Sender {
             (
                 "egress_policed",
                 sum(|session| session.tunnel.egress().counters().policed),
+            ),
+            (
+                "egress_split",
+                sum(|session| session.tunnel.egress().counters().split),
             ),
             (
                 "egress_retransmitted",

@@ -81,7 +81,12 @@ impl Items<u32> for Filing<'_> {
     }
 
     fn store(&mut self, packet: &[u8], inner: &Inner) -> Option<u32> {
-        Some(self.store.add_copy(packet, (self.owner, *inner)))
+        Some(self.store.add_copy(packet, (self.owner, *inner), Ecn::NotEct))
+    }
+
+    fn join(&mut self, packet: &[u8], inner: &Inner, last: &u32) -> Option<u32> {
+        let outer_ecn = self.store.packet(*last).outer_ecn;
+        Some(self.store.add_copy(packet, (self.owner, *inner), outer_ecn))
     }
 
     fn free(&mut self, item: u32) {
@@ -566,6 +571,8 @@ impl Receiving {
             .values()
             .map(|session| session.tunnel.ingress().rebuilt())
             .sum();
+        let joined = self.sessions.values();
+        let joined = joined.map(|session| session.tunnel.ingress().joined()).sum();
         let refused = self
             .sessions
             .values()
@@ -600,6 +607,7 @@ impl Receiving {
             ("ingress_datagrams", self.datagrams),
             ("ingress_tun_writes", self.writes),
             ("ingress_rebuilt", rebuilt),
+            ("ingress_joined", joined),
             ("resequencer_waiting", waiting as u64),
             ("resequencer_in_order", order.in_order),
             ("resequencer_held", order.held),

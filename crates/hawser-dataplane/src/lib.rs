@@ -13,6 +13,7 @@ pub mod crypto;
 mod dispatch;
 mod egress;
 mod events;
+mod fragile;
 mod handoff;
 mod ingress;
 mod lane;

@@ -92,6 +92,8 @@ pub(super) struct Dropped {
 pub(super) enum Accepted {
     /// It is queued.
     Queued,
+    /// It is queued and goes in pieces: its sender is to hear this, which names what goes whole.
+    Advised(Vec<u8>),
     /// It was dropped, and counted.
     Dropped,
     /// It was dropped because no path takes more than this; its sender is to be told.
@@ -216,6 +218,11 @@ impl Sessions {
         }
     }
 
+    /// A session.
+    pub(super) fn get(&self, name: SessionId) -> Option<&Session> {
+        self.all.get(&name)
+    }
+
     /// Bytes of buffers in use.
     pub(super) fn held(&self) -> u64 {
         self.pool.used()
@@ -258,9 +265,11 @@ impl Sessions {
         let packet = &mut self.pool.reading()[VIRTIO_LEN..len];
         let refused = match session.tunnel.handle_inner(packet, offload, id, now) {
             Ok(()) => {
+                let advice = session.tunnel.egress_mut().poll_size_advice();
+                let answer = advice.and_then(|mtu| format.too_large(packet, mtu));
                 self.pool.fill(id, len);
                 session.make_busy(name, &mut self.busy);
-                return Accepted::Queued;
+                return answer.map_or(Accepted::Queued, Accepted::Advised);
             }
             Err(refused) => refused,
         };

@@ -205,21 +205,36 @@ impl Store {
         id
     }
 
-    /// Notes a copy of a packet that came in no buffer; at most [`hawser_wire::parity::MAX_SYMBOL`]
-    /// bytes.
-    pub(super) fn add_copy(&mut self, bytes: &[u8], (owner, inner): (Owner, Inner)) -> u32 {
-        let number = self.small.take(SMALL);
-        self.small.buffers[number as usize][..bytes.len()].copy_from_slice(bytes);
-        self.charge(owner.account, SMALL);
+    /// Notes a copy of a packet that came in no buffer; at most [`BUFFER`] bytes.
+    pub(super) fn add_copy(&mut self, bytes: &[u8], (owner, inner): (Owner, Inner), outer_ecn: Ecn) -> u32 {
+        let buffer = self.copy(bytes, owner.account);
         self.note(Packet {
-            buffer: number | IS_SMALL,
+            buffer,
             from: 0,
             len: bytes.len() as u32,
             owner,
             inner,
-            outer_ecn: Ecn::NotEct,
+            outer_ecn,
             held: true,
         })
+    }
+
+    /// Copies a packet into a buffer of its own, small where it fits.
+    fn copy(&mut self, bytes: &[u8], account: Account) -> u32 {
+        if bytes.len() <= SMALL {
+            let number = self.small.take(SMALL);
+            self.small.buffers[number as usize][..bytes.len()].copy_from_slice(bytes);
+            self.charge(account, SMALL);
+            return number | IS_SMALL;
+        }
+        let number = self.take();
+        self.large.buffers[number as usize][..bytes.len()].copy_from_slice(bytes);
+        self.charge(account, BUFFER);
+        self.states[number as usize] = Large {
+            count: 1,
+            kept_for: Some(account),
+        };
+        number
     }
 
     fn note(&mut self, packet: Packet) -> u32 {

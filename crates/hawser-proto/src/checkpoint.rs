@@ -21,6 +21,9 @@ pub struct Sending {
     pub schedulers: Vec<String>,
     /// The peer understands parity packets.
     pub peer_takes_parity: bool,
+    /// The peer understands fragments.
+    #[serde(default)]
+    pub peer_takes_fragments: bool,
     /// The next places of each flow number: in order, and unordered.
     pub places: Vec<(u32, u32)>,
     /// The flows in use.

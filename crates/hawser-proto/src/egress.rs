@@ -18,6 +18,7 @@ mod reporting;
 mod retransmitting;
 mod sharing;
 mod shedding;
+mod splitting;
 mod throughput;
 mod transmit;
 
@@ -44,6 +45,7 @@ use throughput::Throughput;
 
 pub use declared::{Declaration, MOST_DECLARED};
 pub use intake::Refused;
+pub use splitting::Piece;
 pub use transmit::{Body, Transmit};
 
 /// Bytes of a probe's body: the token.
@@ -77,6 +79,8 @@ pub struct Counters {
     pub policed: u64,
     /// Packets dropped because no path takes their size any more.
     pub too_large: u64,
+    /// Packets that were sent in pieces.
+    pub split: u64,
     /// Packets sent again because they were reported missing.
     pub retransmitted: u64,
     /// Packets of upper layers let go for want of capacity.
@@ -189,6 +193,12 @@ pub struct Egress<B> {
     parity_wait: Instant,
     /// The peer has said that it understands parity packets.
     peer_takes_parity: bool,
+    /// The peer has said that it understands fragments.
+    peer_takes_fragments: bool,
+    /// For the sender of the packet that came in last: the size that goes whole.
+    advice: Option<u16>,
+    /// Packets that may have caused such advice.
+    split_at_intake: u64,
     counters: Counters,
     layer_rules: Vec<layer::Rule>,
     /// Flows whose programs have declared what they send.
@@ -231,6 +241,9 @@ impl<B: Copy> Egress<B> {
             symbol: Vec::new(),
             parity_wait: Instant::ZERO,
             peer_takes_parity: false,
+            peer_takes_fragments: false,
+            advice: None,
+            split_at_intake: 0,
             counters: Counters::default(),
             layer_rules: Vec::new(),
             declared: Declared::default(),
@@ -329,6 +342,7 @@ impl<B: Copy> Egress<B> {
     pub fn handle_feedback(&mut self, came_by: PathId, report: &Feedback, now: Instant) {
         let id = report.path;
         self.peer_takes_parity |= report.takes_parity;
+        self.peer_takes_fragments |= report.takes_fragments;
         let mut changed = false;
         if let Some(lane) = self.lane(id) {
             if came_by == id {
@@ -561,14 +575,18 @@ impl<B: Copy> Egress<B> {
         if is_retransmitted && !copies && !covered {
             self.flows.compress(slot);
         }
-        let run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
+        let mut run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
         let path = &mut self.lanes[lane].path;
+        let piece = run.split_on(path, None);
+        let segments = if piece.is_some() { 1 } else { count };
+        let count = piece.map_or(count, |piece| piece.count());
+        self.counters.split += u64::from(piece.is_some());
         let mut packet_number = 0;
         let mut bytes = 0;
-        for index in run.next..run.next + count {
-            let len = run.len_of(index) as u64;
+        for step in 0..count {
+            let len = run.body_len(piece, step) as u64;
             let number = path.on_sent(len + FRAMING as u64, true, now);
-            if index == run.next {
+            if step == 0 {
                 packet_number = number;
             }
             bytes += len;
@@ -580,14 +598,14 @@ impl<B: Copy> Egress<B> {
             self.realtime.add(udp, now);
         }
         self.charge(udp, now);
-        let sequence = self.flows.on_sent(slot, (count, unordered), bytes, id.0, now);
+        let sequence = self.flows.on_sent(slot, (segments, unordered), bytes, id.0, now);
         let cover = fec::Cover {
             loss: expected,
             path: id,
         };
-        let covered = covered && self.fec.plan(slot, cover, count, now);
+        let covered = covered && piece.is_none() && self.fec.plan(slot, cover, count, now);
         self.account_declared(slot, bytes, now);
-        let done = self.flows.advance(slot, count);
+        let done = self.flows.advance(slot, segments);
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
         // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no
@@ -597,6 +615,7 @@ impl<B: Copy> Egress<B> {
         if let Some(time) = self.keeping.filter(|_| is_wanted) {
             let parcel = Parcel {
                 run,
+                piece,
                 flow: slot,
                 class,
                 unordered,
@@ -614,6 +633,7 @@ impl<B: Copy> Egress<B> {
         let body = Body::Packets {
             run,
             count,
+            piece,
             flow: slot,
             class,
             unordered,
@@ -637,11 +657,18 @@ impl<B: Copy> Egress<B> {
             .filter(|bit| mask & (1 << bit) != 0)
             .map(|bit| self.view_lanes[bit])
             .collect();
-        let (first, others) = lanes.split_first()?;
+        let (first, mut others) = lanes.split_first()?;
         let sending = Sending::on(lanes.iter().map(|lane| &self.lanes[*lane].path), true);
         let mut transmit = self.emit(turn, *first, 1, sending, now);
         let mut copy = transmit.body;
-        let Body::Packets { run, class, last, .. } = &mut transmit.body else {
+        let Body::Packets {
+            run,
+            piece,
+            class,
+            last,
+            ..
+        } = &mut transmit.body
+        else {
             return Some(transmit);
         };
         let is_realtime = *class == Class::Realtime;
@@ -650,6 +677,10 @@ impl<B: Copy> Egress<B> {
             (*covered, *last) = (false, false);
         }
         let bytes = (run.len_of(run.next) + FRAMING) as u64;
+        if piece.is_some() {
+            // Pieces of the first path's size may not fit the others.
+            others = &[];
+        }
         for lane in others {
             let path = &mut self.lanes[*lane].path;
             let packet_number = path.on_sent(bytes, true, now);

@@ -15,10 +15,13 @@ mod allowance;
 mod checkpoint;
 mod delays;
 mod missing;
+mod reassembly;
 
 use allowance::Allowance;
 use delays::Delays;
 use missing::{Holes, Retransmissions};
+use reassembly::Reassembly;
+pub use reassembly::Whole;
 
 use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
@@ -112,6 +115,9 @@ pub struct Ingress<T> {
     retransmissions: Retransmissions,
     fec: Decoder,
     rebuilt: u64,
+    reassembly: Reassembly,
+    /// Packets that were joined from pieces.
+    joined: u64,
     events: VecDeque<Event>,
     /// Of the peer's reports and probes.
     allowance: Allowance,
@@ -134,6 +140,8 @@ impl<T> Ingress<T> {
             retransmissions: Retransmissions::default(),
             fec: Decoder::default(),
             rebuilt: 0,
+            reassembly: Reassembly::default(),
+            joined: 0,
             events: VecDeque::new(),
             allowance: Allowance::default(),
             refused: 0,
@@ -173,6 +181,12 @@ impl<T> Ingress<T> {
     #[must_use]
     pub fn rebuilt(&self) -> u64 {
         self.rebuilt
+    }
+
+    /// Packets that arrived in pieces and became whole.
+    #[must_use]
+    pub fn joined(&self) -> u64 {
+        self.joined
     }
 
     /// Reports and probes of the peer that were more than it may send.
@@ -237,7 +251,7 @@ impl<T> Ingress<T> {
         receiver
             .holes
             .on_packet(outer.packet_number, receiver.highest, inner.sent_us, now);
-        if inner.kind == Kind::Packet {
+        if matches!(inner.kind, Kind::Packet | Kind::Fragment) {
             receiver.backed = inner.backed;
             if inner.retransmission {
                 self.retransmissions.on_retransmission(now);
@@ -266,6 +280,11 @@ impl<T> Ingress<T> {
             Kind::Parity => {
                 receiver.elicit(now);
                 self.fec.handle_parity(&inner, body, now);
+                None
+            }
+            Kind::Fragment => {
+                receiver.elicit(now);
+                self.reassembly.handle_fragment(&inner, body, now);
                 None
             }
             Kind::Probe => {
@@ -298,6 +317,19 @@ impl<T> Ingress<T> {
         refused
     }
 
+    /// A packet whose pieces have all arrived: to be given a buffer and to [`Self::handle_joined`].
+    pub fn poll_whole(&mut self) -> Option<Whole> {
+        self.reassembly.poll_whole()
+    }
+
+    /// Takes in a packet that was joined from pieces as if it had arrived whole, with its header and
+    /// the handle of its buffer, which is given back if it was not taken.
+    #[must_use = "the item's buffer must be freed if it is given back"]
+    pub fn handle_joined(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
+        self.joined += 1;
+        self.order(inner, item, now, out)
+    }
+
     /// Delivers a packet at once, or in its flow's order.
     fn order(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         if inner.unordered {
@@ -322,6 +354,7 @@ impl<T> Ingress<T> {
     /// would give up gaps whose packets it already has.
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
         let heard = heard.min(now);
+        self.reassembly.forget(now);
         for receiver in &mut self.receivers {
             let (id, resequencer) = (receiver.id, &self.resequencer);
             let overtaken_at = |sent_us| resequencer.overtaken_at(id, sent_us, heard);
@@ -380,7 +413,8 @@ impl<T> Ingress<T> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |receiver: &Receiver| [receiver.report_due(), receiver.overtaken_at];
         let due = self.receivers.iter().flat_map(due);
-        due.chain([self.resequencer.poll_timeout()]).flatten().min()
+        let others = [self.resequencer.poll_timeout(), self.reassembly.due()];
+        due.chain(others).flatten().min()
     }
 }
 
@@ -473,6 +507,7 @@ impl Receiver {
             received_us: self.received_at.as_micros_wrapping(),
             hold_us: u32::try_from(now.since(self.received_at).as_micros()).unwrap_or(u32::MAX),
             takes_parity: true,
+            takes_fragments: true,
         }
     }
 }

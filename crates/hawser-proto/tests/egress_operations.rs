@@ -71,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, takes_fragments: more % 3 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
                 Op::Report { path, all, report }
             }
         ),
@@ -327,23 +327,32 @@ impl Driver {
                     retransmission,
                     covered,
                     unordered,
+                    piece,
                     ..
                 } => {
                     assert!(
                         self.lent.contains_key(&run.buffer),
                         "sends a buffer that was given back"
                     );
-                    assert!(count > 0 && run.next + count <= run.cut.count());
+                    assert!(count > 0 && run.next + piece.map_or(count, |_| 1) <= run.cut.count());
+                    let fits = self.egress.paths().find(|open| open.id == transmit.path);
+                    let mtu = usize::from(fits.expect("it sends").mtu());
                     let state = self
                         .egress
                         .paths()
                         .find(|open| open.id == transmit.path)
                         .map(path::Path::state);
                     assert!(matches!(state, Some(State::Active | State::Suspect)), "{state:?}");
-                    let bytes = (0..count)
-                        .map(|step| run.len_of(run.next + step) + FRAMING)
-                        .sum::<usize>();
-                    for step in 0..count {
+                    let len = |step| match piece {
+                        Some(piece) => piece.body_len(step),
+                        None => run.len_of(run.next + step),
+                    };
+                    assert!(
+                        (0..count).all(|step| len(step) <= mtu),
+                        "larger than its path takes"
+                    );
+                    let bytes = (0..count).map(|step| len(step) + FRAMING).sum::<usize>();
+                    for step in 0..piece.map_or(count, |_| 1) {
                         let place = (flow, unordered, sequence.add(u32::from(step)).0, path);
                         assert!(
                             self.places.insert(place) || retransmission,

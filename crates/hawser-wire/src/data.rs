@@ -91,6 +91,9 @@ pub enum Kind {
     /// Rebuilds lost inner packets of a flow: [`crate::parity`]. Sent only to those whose
     /// [`Feedback::takes_parity`] says that they know it.
     Parity,
+    /// A piece of an inner packet that fits no path whole: [`crate::fragment`]. Sent only to those
+    /// whose [`Feedback::takes_fragments`] says that they know it.
+    Fragment,
 }
 
 /// How a flow wants to be carried.
@@ -191,6 +194,7 @@ impl Inner {
             2 => Kind::Probe,
             3 => Kind::ProbeReply,
             4 => Kind::Parity,
+            5 => Kind::Fragment,
             _ => return None,
         };
         let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
@@ -222,6 +226,7 @@ impl Inner {
             Kind::Probe => 2,
             Kind::ProbeReply => 3,
             Kind::Parity => 4,
+            Kind::Fragment => 5,
         };
         out[1] = self.class as u8;
         for (is_set, flag) in [
@@ -276,6 +281,8 @@ pub struct Feedback {
     pub missing: Missing,
     /// The receiver understands [`Kind::Parity`]; false of versions that do not say.
     pub takes_parity: bool,
+    /// The receiver understands [`Kind::Fragment`]; false of versions that do not say.
+    pub takes_fragments: bool,
 }
 
 /// Bytes of the longest emitted [`Feedback`].
@@ -285,6 +292,7 @@ const FEEDBACK_FIXED: usize = 42;
 /// In the byte that counts the ranges of missing packets. Versions that do not know it read as many
 /// ranges as there are.
 const TAKES_PARITY: u8 = 0x80;
+const TAKES_FRAGMENTS: u8 = 0x40;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
 
@@ -326,7 +334,10 @@ impl Feedback {
     pub fn parse(body: &[u8]) -> Option<Self> {
         let (b, rest) = body.split_first_chunk::<FEEDBACK_FIXED>()?;
         let mut missing = Missing::default();
-        for range in rest.chunks_exact(4).take(usize::from(b[3] & !TAKES_PARITY)) {
+        for range in rest
+            .chunks_exact(4)
+            .take(usize::from(b[3] & !(TAKES_PARITY | TAKES_FRAGMENTS)))
+        {
             let [b0, b1, c0, c1] = *range else { return None };
             missing.push(u16::from_be_bytes([b0, b1]), u16::from_be_bytes([c0, c1]));
         }
@@ -347,6 +358,7 @@ impl Feedback {
             open: u16_at(40),
             missing,
             takes_parity: b[3] & TAKES_PARITY != 0,
+            takes_fragments: b[3] & TAKES_FRAGMENTS != 0,
         })
     }
 
@@ -360,7 +372,13 @@ impl Feedback {
     pub fn emit(&self, out: &mut [u8; FEEDBACK_LEN]) {
         out.fill(0);
         out[0..2].copy_from_slice(&self.path.0.to_be_bytes());
-        out[3] = self.missing.len | if self.takes_parity { TAKES_PARITY } else { 0 };
+        out[3] = self.missing.len;
+        for (is_set, flag) in [
+            (self.takes_parity, TAKES_PARITY),
+            (self.takes_fragments, TAKES_FRAGMENTS),
+        ] {
+            out[3] |= if is_set { flag } else { 0 };
+        }
         out[4..10].copy_from_slice(&self.highest.to_be_bytes()[2..]);
         out[10..14].copy_from_slice(&self.packets.to_be_bytes());
         out[14..20].copy_from_slice(&self.bytes.to_be_bytes()[2..]);
@@ -422,7 +440,7 @@ mod tests {
         let mut header = [0; INNER_LEN];
         for kind in 0..=u8::MAX {
             header[0] = kind;
-            assert_eq!(Inner::parse(&header).is_some(), kind <= 4);
+            assert_eq!(Inner::parse(&header).is_some(), kind <= 5);
         }
         header[0] = 0;
         header[1] = FLAG_CONTEXT | FLAG_COMPRESSED;
@@ -467,6 +485,7 @@ mod tests {
             Kind::Probe,
             Kind::ProbeReply,
             Kind::Parity,
+            Kind::Fragment,
         ];
         for (byte, kind) in kinds.into_iter().enumerate() {
             Inner::plain(kind).emit(&mut out);
@@ -500,7 +519,7 @@ mod tests {
                 .count()
         };
         assert_eq!((ranges(42), ranges(46), ranges(49), ranges(50)), (0, 1, 1, 2));
-        body[3] |= 0x7f;
+        body[3] |= 0x3f;
         assert_eq!(
             Feedback::parse(&body).expect("valid").missing.ranges(20).count(),
             MISSING_RANGES
@@ -529,13 +548,13 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_PACKET_NUMBER, packets: u32,
-                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool,
+                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
-            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity };
+            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

@@ -18,6 +18,7 @@ impl<B: Copy> Egress<B> {
             paths: self.paths().map(Path::checkpoint).collect(),
             schedulers: Class::ALL.map(|class| self.scheduler(class).to_owned()).into(),
             peer_takes_parity: self.peer_takes_parity,
+            peer_takes_fragments: self.peer_takes_fragments,
             places,
             flows,
         }
@@ -30,6 +31,7 @@ impl<B: Copy> Egress<B> {
     pub fn restore(saved: &Sending, seed: u64, now: Instant) -> Result<Self, BadCheckpoint> {
         let mut egress = Self::new(seed, now);
         egress.peer_takes_parity = saved.peer_takes_parity;
+        egress.peer_takes_fragments = saved.peer_takes_fragments;
         for (class, scheduler) in Class::ALL.into_iter().zip(&saved.schedulers) {
             egress
                 .set_scheduler(class, scheduler)

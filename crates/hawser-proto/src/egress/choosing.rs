@@ -139,7 +139,7 @@ impl<B: Copy> Egress<B> {
         // A transfer without a backlog is held back by its own window, not by ours.
         let sparse = (backlog < SPARSE && class != Class::Bulk) || declared.is_some();
         let len = run.len_of(run.next) as u32;
-        let usable = self.build_views(len, sparse, now);
+        let usable = self.build_views_for(len, sparse, now);
         if class == Class::Bulk {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
         }
@@ -149,10 +149,9 @@ impl<B: Copy> Egress<B> {
             self.leave_out_unallocated(at, now);
         }
         if self.views.is_empty() {
-            let may_fit = in_use(&self.lanes).any(|(_, lane)| u32::from(lane.path.likely_mtu()) >= len);
-            if usable && !may_fit {
+            if usable && self.fits_nowhere(len) {
                 // Its size was right when it came in, but the path that took it is gone, or takes
-                // less than was hoped.
+                // less than was hoped, and the peer does not know fragments.
                 self.counters.too_large += u64::from(run.left());
                 self.drop_head(slot, run.left(), now);
                 return Decision::Again;
@@ -166,6 +165,14 @@ impl<B: Copy> Egress<B> {
             self.counters.policed += 1;
             return Decision::Again;
         }
+        let whole = self
+            .views
+            .iter()
+            .map(|view| u32::from(view.mtu))
+            .min()
+            .unwrap_or(len);
+        let is_split = len > whole;
+        let len = len.min(whole);
         let demand = Demand {
             flow: slot,
             len,
@@ -190,7 +197,7 @@ impl<B: Copy> Egress<B> {
                 };
                 let fits = (view.window.0 / u64::from(len.max(1))).clamp(1, 64) as u16;
                 // The mark is for one packet alone.
-                let most = if run.mark { 1 } else { run.left() };
+                let most = if run.mark || is_split { 1 } else { run.left() };
                 let count = packets.min(most).min(fits).max(1);
                 Decision::Send {
                     lane: self.view_lanes[path],

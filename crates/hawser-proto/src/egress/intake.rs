@@ -8,6 +8,7 @@ use hawser_wire::offload::{Offload, Segmenter};
 use super::Egress;
 use crate::flow::{Refusal, Run};
 use crate::limit::Limit;
+use crate::path::pmtu::BASE;
 use crate::path::{Path, State};
 
 /// Why a packet was refused.
@@ -40,7 +41,15 @@ impl<B: Copy> Egress<B> {
     /// The sizes of inner packets that paths take.
     fn sizes(&self) -> Option<Sizes> {
         let is_alive = |path: &&Path| matches!(path.state(), State::Active | State::Suspect);
-        let paths = || self.paths().filter(is_alive);
+        let is_small = |path: &Path| path.outer_mtu() < BASE.min(path.link_mtu());
+        // A path that takes less than the base size is for small packets, or for pieces: it does
+        // not make the packets of all others small.
+        let has_other = self.paths().filter(is_alive).any(|path| !is_small(path));
+        let paths = || {
+            self.paths()
+                .filter(is_alive)
+                .filter(|path| !(has_other && is_small(path)))
+        };
         Some(Sizes {
             least: paths().map(Path::mtu).min()?,
             most: paths().map(Path::mtu).max()?,
@@ -50,8 +59,9 @@ impl<B: Copy> Egress<B> {
     }
 
     /// Queues an inner packet; `offload` says how it may be cut. The maximum segment size in a TCP
-    /// SYN is lowered to what every path most likely takes. A packet for which a path's size is
-    /// still to be known waits the round trip.
+    /// SYN is lowered to what every path most likely takes. A packet that no path takes whole is
+    /// accepted where the peer knows fragments: it goes in pieces, and [`Self::poll_size_advice`]
+    /// says when its sender should hear what goes whole.
     ///
     /// # Errors
     /// [`Refused`]: nothing was queued, the buffer is the caller's.
@@ -76,7 +86,12 @@ impl<B: Copy> Egress<B> {
         if let Some(sizes) = self.sizes() {
             inner::clamp_mss(packet, &summary, sizes.likely_least, !offload.checksum_partial);
             cut.fit(sizes.least);
-            if cut.packet_len() > u32::from(sizes.likely_most) {
+            self.advice = None;
+            if cut.packet_len() > u32::from(sizes.most) && self.may_split(cut.packet_len() as usize) {
+                if forbids_fragments(&packet[usize::from(summary.ip_at)..]) {
+                    self.on_split_at_intake(sizes.most);
+                }
+            } else if cut.packet_len() > u32::from(sizes.likely_most) {
                 // A sender believes the size it is told for minutes: it is told when the search has
                 // ended, a few round trips after the start.
                 return Err(if self.active().any(Path::mtu_may_rise) {
@@ -105,6 +120,16 @@ impl<B: Copy> Egress<B> {
                 Refusal::QueueFull => Refused::QueueFull,
                 Refusal::TableFull => Refused::TableFull,
             })
+    }
+}
+
+/// Whether an IP packet must not be fragmented on its way: its sender expects to hear of a smaller
+/// size (RFC 1191 section 4, RFC 8201 section 4).
+fn forbids_fragments(ip: &[u8]) -> bool {
+    match ip.first().map(|first| first >> 4) {
+        Some(4) => ip.get(6).is_some_and(|flags| flags & 0x40 != 0),
+        Some(6) => true,
+        _ => false,
     }
 }
 

@@ -18,6 +18,7 @@ use hawser_units::{Duration, Instant, PathId, Sequence};
 use hawser_wire::compression::Form;
 use hawser_wire::data::Class;
 
+use super::splitting::Piece;
 use crate::flow::Run;
 use crate::path::Path;
 
@@ -31,6 +32,8 @@ const ROUNDS: u8 = 3;
 pub(super) struct Parcel<B> {
     /// The buffer; `run.next` is the first segment meant.
     pub(super) run: Run<B>,
+    /// The part of the segment that is meant, where not all of it is.
+    pub(super) piece: Option<Piece>,
     pub(super) flow: u16,
     pub(super) class: Class,
     /// Its places are those of packets whose order is free.
@@ -65,13 +68,20 @@ impl<B: Copy> Record<B> {
     /// One of its packets, to be sent again.
     fn want(&self, index: u16, silent: Option<PathId>) -> Wanted<B> {
         let mut parcel = self.parcel;
-        parcel.run.next += index;
+        let segments = match &mut parcel.piece {
+            Some(piece) => {
+                *piece = piece.one(index);
+                0
+            }
+            None => index,
+        };
+        parcel.run.next += segments;
         parcel.run.mark = false;
         if parcel.run.form(parcel.run.next) == Form::Compressed {
             // It may come when its context is not remembered any more.
             parcel.run.context = None;
         }
-        parcel.sequence = parcel.sequence.add(u32::from(index));
+        parcel.sequence = parcel.sequence.add(u32::from(segments));
         Wanted {
             parcel,
             silent,
@@ -159,13 +169,13 @@ impl<B: Copy> Kept<B> {
         None
     }
 
-    /// Keeps a packet that was sent again.
-    pub(super) fn keep_again(&mut self, path: PathId, packet_number: u64, wanted: &Wanted<B>) {
+    /// Keeps a packet that was sent again as `packet_numbers`, in as many pieces.
+    pub(super) fn keep_again(&mut self, path: PathId, packet_numbers: Range<u64>, wanted: &Wanted<B>) {
         self.record(
             path,
             Record {
-                packet_number,
-                count: 1,
+                packet_number: packet_numbers.start,
+                count: (packet_numbers.end - packet_numbers.start) as u16,
                 parcel: wanted.parcel,
                 until: wanted.until,
                 round: wanted.round,

@@ -6,6 +6,7 @@ use hawser_wire::preference::Preference;
 
 use super::kept::keeping_time;
 use super::{Egress, Lane};
+use crate::path::pmtu::Barred;
 use crate::path::{self, Path, State};
 
 /// An unproven address gets no more than this many times what it sent.
@@ -59,6 +60,14 @@ impl<B: Copy> Egress<B> {
     pub fn set_cap(&mut self, id: PathId, cap: Option<Rate>) {
         if let Some(lane) = self.lane(id) {
             lane.path.set_cap(cap);
+        }
+    }
+
+    /// Avoids packet sizes that made a path's network fail before, unless the path knows of some
+    /// itself. The path must not have sent large packets yet.
+    pub fn set_barred(&mut self, id: PathId, barred: Barred, now: Instant) {
+        if let Some(lane) = self.lane(id).filter(|lane| lane.path.pmtu().barred().is_none()) {
+            lane.path.set_barred(barred, now);
         }
     }
 

@@ -3,7 +3,7 @@
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::{FRAMING, Feedback};
 
-use super::kept::{LONGEST_HELD, Parcel};
+use super::kept::{LONGEST_HELD, Parcel, Wanted};
 use super::{
     Body, EXCESS_INTERVAL, EXCESS_RETRANSMISSIONS, Egress, MOST_MISSING, RETRANSMISSION_RETRY, Transmit,
 };
@@ -35,16 +35,9 @@ impl<B: Copy> Egress<B> {
             (self.excess, self.excess_since) = (0, now);
         }
         let is_few = self.kept.wanted() <= EXCESS_RETRANSMISSIONS && self.excess < EXCESS_RETRANSMISSIONS;
-        let wanted = self.kept.next(now)?;
-        let Parcel {
-            run,
-            flow,
-            class,
-            unordered,
-            sequence,
-        } = wanted.parcel;
-        let len = run.len_of(run.next);
-        self.build_views(len as u32, is_few, now);
+        let mut wanted = self.next_that_fits(now)?;
+        let len = wanted.parcel.run.body_len(wanted.parcel.piece, 0);
+        self.build_views_for(len as u32, is_few, now);
         let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
         let best = (0..self.views.len()).min_by_key(|at| {
             let is_silent = wanted.silent == Some(id(at));
@@ -58,16 +51,36 @@ impl<B: Copy> Egress<B> {
             return None;
         };
         let path = &mut self.lanes[self.view_lanes[best]].path;
-        let bytes = (len + FRAMING) as u64;
-        self.excess += usize::from(path.credit(bytes, now) < bytes);
-        let packet_number = path.on_sent(bytes, true, now);
+        let Parcel { run, piece, .. } = &mut wanted.parcel;
+        *piece = run.split_on(path, *piece);
+        let count = piece.map_or(1, |piece| piece.count());
+        let mut numbers = None;
+        let mut total = 0;
+        for step in 0..count {
+            let bytes = (run.body_len(*piece, step) + FRAMING) as u64;
+            self.excess += usize::from(path.credit(bytes, now) < bytes);
+            let number = path.on_sent(bytes, true, now);
+            numbers.get_or_insert(number);
+            total += bytes;
+        }
         let path = path.id;
-        self.charge(bytes, now);
-        self.kept.keep_again(path, packet_number, &wanted);
+        let packet_number = numbers.expect("one datagram at least");
+        self.charge(total, now);
+        let numbers = packet_number..packet_number + u64::from(count);
+        self.kept.keep_again(path, numbers, &wanted);
         self.counters.retransmitted += 1;
+        let Parcel {
+            run,
+            piece,
+            flow,
+            class,
+            unordered,
+            sequence,
+        } = wanted.parcel;
         let body = Body::Packets {
             run,
-            count: 1,
+            count,
+            piece,
             flow,
             class,
             unordered,
@@ -82,6 +95,18 @@ impl<B: Copy> Egress<B> {
             packet_number,
             body,
         })
+    }
+
+    /// The next packet to send again; drops those that fit no path any more.
+    fn next_that_fits(&mut self, now: Instant) -> Option<Wanted<B>> {
+        loop {
+            let wanted = self.kept.next(now)?;
+            let len = wanted.parcel.run.body_len(wanted.parcel.piece, 0) as u32;
+            if !self.has_way() || !self.fits_nowhere(len) {
+                return Some(wanted);
+            }
+            self.counters.too_large += 1;
+        }
     }
 
     /// How long the active paths take to carry so many bytes, with new packets between them; at

@@ -181,6 +181,7 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
     let summary = inner::parse(&packet).expect("a packet");
     let cut = Segmenter::new(&packet, &summary, Offload::default()).expect("a segment");
     Parcel {
+        piece: None,
         run: Run {
             buffer,
             cut,

@@ -4,6 +4,7 @@ use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
 use hawser_wire::parity::Parity;
 
+use super::splitting::Piece;
 use crate::flow::Run;
 use crate::path::Probe;
 
@@ -21,12 +22,14 @@ pub struct Transmit<B> {
 /// What a [`Transmit`] carries.
 #[derive(Clone, Copy, Debug)]
 pub enum Body<B> {
-    /// `count` segments of a run from `run.next` on.
+    /// `count` segments of a run from `run.next` on, or one of them in `count` pieces.
     Packets {
         /// The buffer and how it is cut.
         run: Run<B>,
-        /// How many segments.
+        /// How many datagrams: segments, or pieces of one.
         count: u16,
+        /// How the one segment is split, where no path takes it whole.
+        piece: Option<Piece>,
         /// The flow's slot.
         flow: u16,
         /// Its class.
@@ -70,6 +73,7 @@ impl<B> Body<B> {
         match self {
             Self::Packets {
                 run,
+                piece,
                 flow,
                 class,
                 unordered,
@@ -83,10 +87,10 @@ impl<B> Body<B> {
                 unordered: *unordered,
                 backed: *backed,
                 retransmission: *retransmission,
-                form: run.form(run.next + step),
+                form: run.form(run.next + piece.map_or(step, |_| 0)),
                 flow: *flow,
-                sequence: sequence.add(u32::from(step)),
-                ..of(Kind::Packet)
+                sequence: sequence.add(u32::from(piece.map_or(step, |_| 0))),
+                ..of(piece.map_or(Kind::Packet, |_| Kind::Fragment))
             },
             Self::Report(_) => of(Kind::Feedback),
             Self::Probe(_) => of(Kind::Probe),

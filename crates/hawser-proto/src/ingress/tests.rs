@@ -99,6 +99,7 @@ fn a_lone_packet_waits_for_its_report() {
         hold_us: 25_000,
         delay_us: BEGIN.as_micros_wrapping(),
         takes_parity: true,
+        takes_fragments: true,
         ..Feedback::default()
     };
     assert_eq!(flush(&mut ingress, BEGIN + 25 * MS), [Event::Report(report)]);

@@ -60,7 +60,7 @@ impl Path {
         path.forgive();
         if saved.is_active {
             path.state = State::Active;
-            path.pmtu.restore(saved.outer_mtu);
+            path.pmtu.restore(saved.outer_mtu, now);
             let round_trip = Duration::from_micros(u64::from(saved.round_trip_us));
             if round_trip > Duration::ZERO {
                 path.model.resume(round_trip, Rate::from_bps(saved.rate_bps));

@@ -18,6 +18,7 @@
 //! while nobody used it answers quickly whatever it can carry, so its old rate is forgotten and
 //! found again by slow start.
 
+mod black_hole;
 mod checkpoint;
 pub mod control;
 pub mod delay;
@@ -28,6 +29,7 @@ pub mod pmtu;
 mod probing;
 mod times;
 
+use black_hole::{BlackHole, Large};
 use control::{Company, Control, Sample};
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
@@ -98,8 +100,6 @@ const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
 /// Packets in flight that a slow link's queue is reckoned from.
 const MOST_QUEUED: u64 = 64;
-/// So many losses in one report are not chance when nothing large came through.
-const DOUBTFUL: u64 = 8;
 
 /// No packet is numbered beyond this: a run of at most 64 still fits below the largest number that
 /// the wire has.
@@ -125,6 +125,8 @@ struct Sent {
     app_limited: bool,
     /// It is small, and next to nothing else was in flight: it met no queue of the path's own.
     is_lone: bool,
+    /// Large packets that had been sent by then, this one included.
+    large: Large,
 }
 
 /// Packets wait so long for others of their batch, on both sides.
@@ -160,6 +162,11 @@ pub struct Path {
     delivered_us: u32,
     acked_sent_at: Instant,
     losses: Losses,
+    /// Large packets sent so far.
+    large: Large,
+    black_hole: BlackHole,
+    /// Packets before were sent before the size was doubted.
+    doubted_before: u64,
     /// Bytes of the packets before `reported` that may still come.
     open: u64,
     /// A packet with the mean delay that was among the last reported: what rates and rounds are
@@ -208,6 +215,9 @@ impl Path {
             delivered: 0,
             delivered_us: 0,
             acked_sent_at: now,
+            large: Large::default(),
+            black_hole: BlackHole::default(),
+            doubted_before: 0,
             losses: Losses::default(),
             open: 0,
             newest: 0,
@@ -418,6 +428,17 @@ impl Path {
         self.cap
     }
 
+    /// The search for its packet size.
+    #[must_use]
+    pub fn pmtu(&self) -> &Pmtu {
+        &self.pmtu
+    }
+
+    /// Takes over which packet sizes made the network fail before.
+    pub fn set_barred(&mut self, barred: pmtu::Barred, now: Instant) {
+        self.pmtu.set_barred(barred, now);
+    }
+
     /// The network's own MTU: outer IP packet bytes.
     #[must_use]
     pub fn link_mtu(&self) -> u16 {
@@ -484,6 +505,7 @@ impl Path {
             self.pacer.on_sent(self.model.pacing(), udp_bytes, now);
         }
         self.cumulative += udp_bytes;
+        self.note_large(udp_bytes, eliciting);
         self.last_used = now;
         let mask = self.mask();
         self.ring[(packet_number & mask) as usize] = Sent {
@@ -495,6 +517,7 @@ impl Path {
             eliciting,
             app_limited: self.reported() < self.idle_until,
             is_lone,
+            large: self.large,
         };
         packet_number
     }
@@ -532,7 +555,7 @@ impl Path {
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
         let (packets, lost) = self.losses.on_report(report, previous);
-        self.on_sizes(report.highest, previous, bytes, lost, now);
+        self.on_sizes(report.highest, previous, bytes, now);
         self.open = (bytes / u64::from(packets.max(1))).min(1 << 16) * u64::from(report.open);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
         self.delivered = self.delivered.saturating_add(bytes).min(self.cumulative);
@@ -588,25 +611,6 @@ impl Path {
     #[must_use]
     pub fn retransmitted_after(&self) -> Duration {
         self.losses.missed_after().unwrap_or(self.model.round_trip())
-    }
-
-    /// Doubts the packet size when most of what was sent since the previous report is lost, and
-    /// what is lost was large and what came was small.
-    fn on_sizes(&mut self, highest: u64, previous: Option<u64>, came: u64, lost: u64, now: Instant) {
-        let known = |packet_number: &u64| self.remembers(*packet_number);
-        let (Some(previous), true) = (previous.filter(known), known(&highest)) else {
-            return;
-        };
-        let sent = self.sent(highest).cumulative - self.sent(previous).cumulative;
-        let packets = highest - previous;
-        let small = u64::from(pmtu::BASE);
-        let is_doubtful = lost >= DOUBTFUL
-            && lost * 2 > packets
-            && sent.saturating_sub(came) > lost * small
-            && came < packets.saturating_sub(lost) * small;
-        if is_doubtful {
-            self.pmtu.suspect(now);
-        }
     }
 
     /// The newest packet sent by `at`, after those reported before and up to `highest`.
@@ -732,6 +736,9 @@ impl Path {
             State::Suspect => self.next_probe = now,
             State::Dead => {
                 self.was_dead = true;
+                let heard = self.last_heard.unwrap_or(now);
+                let delay = self.model.round_trip() * 2 + BATCHES;
+                self.pmtu.handle_outage(heard, delay, now);
                 self.next_probe = now + PROBE_INTERVAL;
                 self.forgive();
             }

@@ -17,7 +17,8 @@ impl Path {
             .iter()
             .find(|(t, at)| *t == token && *at <= now && token != 0)
         else {
-            return self.pmtu.handle_reply(token, now);
+            self.pmtu.handle_reply(token, now);
+            return false;
         };
         self.pmtu.handle_reply(token, now);
         for slot in &mut self.tokens {
@@ -122,10 +123,9 @@ impl Path {
     pub fn poll_probe(&mut self, session_used: Instant, now: Instant) -> Option<Probe> {
         if self.pmtu_due() <= now {
             let token = self.issue_token(now, false);
-            return Some(Probe {
-                token,
-                outer_len: self.pmtu.poll(token, self.model.timeout(), now),
-            });
+            if let Some(outer_len) = self.pmtu.poll(token, self.model.timeout(), now) {
+                return Some(Probe { token, outer_len });
+            }
         }
         if self.probe_due(session_used, now) > now {
             return None;

@@ -1,7 +1,10 @@
 //! Datagrams that leave together on one path.
 
+use std::ops::Range;
+
 use hawser_units::{Instant, PathId};
 use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
+use hawser_wire::fragment::{FRAGMENT_LEN, Fragment};
 use hawser_wire::parity::{PARITY_LEN, Parity};
 
 use super::Seal;
@@ -23,8 +26,21 @@ pub struct Burst<'a, B, K> {
     pub(super) overhead: u16,
 }
 
+/// Writes a piece of the next segment of a run.
+fn write_piece<B>(run: &Run<B>, range: &Range<u16>, packet: &[u8], body: &mut [u8]) {
+    let mut segment = vec![0; run.len_of(run.next)];
+    run.emit(packet, run.next, &mut segment);
+    let fragment = Fragment {
+        offset: range.start,
+        total: segment.len() as u16,
+    };
+    let (head, piece) = body.split_first_chunk_mut().expect("room for both");
+    fragment.emit(head);
+    piece.copy_from_slice(&segment[usize::from(range.start)..usize::from(range.end)]);
+}
+
 /// One datagram: its packet number, its inner header and its body.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Datagram<'a, B> {
     /// Its packet number on the path.
     pub number: u64,
@@ -33,11 +49,16 @@ pub struct Datagram<'a, B> {
     part: Part<'a, B>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Part<'a, B> {
     Segment(Run<B>, u16),
+    /// These bytes of the next segment of a run.
+    Piece(Run<B>, Range<u16>),
     Report(Feedback),
-    Token { token: u64, len: usize },
+    Token {
+        token: u64,
+        len: usize,
+    },
     Parity(Parity, &'a [u8]),
 }
 
@@ -82,6 +103,11 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             number: transmit.packet_number + u64::from(step),
             inner: transmit.body.header(step, sent),
             part: match transmit.body {
+                Body::Packets {
+                    run,
+                    piece: Some(piece),
+                    ..
+                } => Part::Piece(run, piece.range(step)),
                 Body::Packets { run, .. } => Part::Segment(run, run.next + step),
                 Body::Report(report) => Part::Report(report),
                 Body::Probe(probe) => Part::Token {
@@ -99,12 +125,13 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
 }
 
 impl<B: Copy> Datagram<'_, B> {
-    /// The run and the index of the segment that it carries; `None` when it carries no inner
-    /// packet.
+    /// The run and the index of the segment that it carries, whole or a piece of it; `None` when it
+    /// carries no inner packet.
     #[must_use]
     pub fn segment(&self) -> Option<(&Run<B>, u16)> {
         match &self.part {
             Part::Segment(run, index) => Some((run, *index)),
+            Part::Piece(run, _) => Some((run, run.next)),
             Part::Report(_) | Part::Token { .. } | Part::Parity(..) => None,
         }
     }
@@ -114,6 +141,7 @@ impl<B: Copy> Datagram<'_, B> {
     pub fn body_len(&self) -> usize {
         match &self.part {
             Part::Segment(run, index) => run.len_of(*index),
+            Part::Piece(_, range) => FRAGMENT_LEN + range.len(),
             Part::Report(report) => report.emitted_len(),
             Part::Token { len, .. } => *len,
             Part::Parity(_, symbol) => PARITY_LEN + symbol.len(),
@@ -134,6 +162,7 @@ impl<B: Copy> Datagram<'_, B> {
     pub fn write_body(&self, packet: &[u8], body: &mut [u8]) {
         match &self.part {
             Part::Segment(run, index) => run.emit(packet, *index, body),
+            Part::Piece(run, range) => write_piece(run, range, packet, body),
             Part::Report(report) => {
                 let mut whole = [0; FEEDBACK_LEN];
                 report.emit(&mut whole);

@@ -56,8 +56,8 @@ pub struct Arrival<T, S> {
 pub struct Taken {
     /// How new it was.
     pub freshness: Freshness,
-    /// Packets that parity brought back and that were dropped for a source that is not the
-    /// client's.
+    /// Packets that parity brought back or that came in pieces, and that were dropped for a source
+    /// that is not the client's.
     pub spoofed: u64,
 }
 
@@ -275,7 +275,9 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             item,
         };
         let (freshness, refused) = self.ingress.handle_packet(path, authentic, now, out);
+        let mut spoofed = 0;
         if let Some(item) = refused {
+            spoofed += self.take_joined(&item, now, items, out);
             items.free(item);
         }
         if freshness == Freshness::Replayed {
@@ -284,7 +286,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
                 spoofed: 0,
             };
         }
-        let spoofed = self.take_rebuilt(now, items, out);
+        spoofed += self.take_rebuilt(now, items, out);
         if freshness == Freshness::Newest {
             self.keys.on_newest(outer.epoch);
         }
@@ -298,6 +300,24 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             origin.heard_bytes += udp_len as u64;
         }
         Taken { freshness, spoofed }
+    }
+
+    /// Takes in the packet that the piece `last` has made whole, if it has; returns how many packets
+    /// were refused for their source.
+    fn take_joined(&mut self, last: &T, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
+        let Some(whole) = self.ingress.poll_whole() else {
+            return 0;
+        };
+        // A compressed packet has the source of its context.
+        if whole.inner.form != Form::Compressed && !self.owns_source(&whole.packet) {
+            return 1;
+        }
+        if let Some(item) = items.join(&whole.packet, &whole.inner, last)
+            && let Some(item) = self.ingress.handle_joined(&whole.inner, item, now, out)
+        {
+            items.free(item);
+        }
+        0
     }
 
     /// Takes in what parity brought back; returns how many packets were refused for their source.

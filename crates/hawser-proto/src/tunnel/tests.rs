@@ -158,6 +158,10 @@ impl Items<usize> for Filed {
         Some(self.0.len() - 1)
     }
 
+    fn join(&mut self, packet: &[u8], inner: &Inner, _: &usize) -> Option<usize> {
+        self.store(packet, inner)
+    }
+
     fn free(&mut self, _: usize) {}
 }
 

@@ -10,6 +10,8 @@ use super::ms;
 pub enum Work {
     /// A transfer whose window halves at a loss, as TCP's.
     Bulk,
+    /// The same in packets of this length, each in a buffer of its own: nothing cuts them finer.
+    Whole(u64),
     /// Packets at a fixed rate, whatever happens.
     Open { mbps: f64, len: u64, kind: u8 },
 }
@@ -34,7 +36,7 @@ pub(super) struct Application {
 impl Application {
     pub(super) fn due(&self) -> Instant {
         let at = match self.work {
-            Work::Bulk => self.at,
+            Work::Bulk | Work::Whole(_) => self.at,
             Work::Open { .. } => self.at,
         };
         if at >= self.stop {
@@ -54,7 +56,7 @@ impl Application {
             return None;
         }
         match self.work {
-            Work::Bulk => {
+            Work::Bulk | Work::Whole(_) => {
                 if now.since(self.heard) > ms(400) {
                     // Everything is taken for lost, as after a retransmission timeout.
                     (self.newest, self.heard) = (self.next, now);
@@ -62,6 +64,9 @@ impl Application {
                 }
                 self.at = self.heard + ms(400) + Duration::from_nanos(1);
                 let room = (self.window - self.in_flight()).floor();
+                if let Work::Whole(len) = self.work {
+                    return (room >= 1.0).then_some((protocol::TCP, len, 1));
+                }
                 let run = (self.window / 8.0).clamp(2.0, 44.0);
                 (room >= run).then_some((protocol::TCP, 1200, run as u16))
             }

@@ -32,6 +32,9 @@ const OVERHEAD: u16 = 28 + FRAMING as u16;
 /// How far the hub's clock is ahead.
 const CLOCK_OFFSET: Duration = Duration::from_secs(5 * 3600);
 
+/// Time that a fragile network fails after a packet that is too large, as some modems do.
+const HANGS_FOR: Duration = Duration::from_secs(60);
+
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -110,6 +113,7 @@ impl Datagram {
         }
         let mut report = Feedback::parse(&self.body).expect("a report");
         report.takes_parity = false;
+        report.takes_fragments = false;
         let mut whole = [0; FEEDBACK_LEN];
         report.emit(&mut whole);
         self.body.copy_from_slice(&whole[..report.emitted_len()]);
@@ -123,6 +127,11 @@ impl Items<Label> for Datagram {
 
     fn store(&mut self, packet: &[u8], _: &Inner) -> Option<Label> {
         Some(Label::read(packet).expect("was written"))
+    }
+
+    fn join(&mut self, packet: &[u8], _: &Inner, last: &Label) -> Option<Label> {
+        assert_eq!(packet.len() as u64, last.len, "every piece of it has come");
+        Some(*last)
     }
 
     fn free(&mut self, _: Label) {}
@@ -152,6 +161,7 @@ impl Lent {
 impl Buffers<usize> for Lent {
     fn packet(&mut self, run: &Run<usize>) -> &[u8] {
         self.scratch = self.label(run.buffer).packet();
+        self.scratch.resize(run.cut.total(), 0);
         &self.scratch
     }
 
@@ -392,6 +402,10 @@ pub struct World {
     links: Vec<[Link<Datagram>; 2]>,
     /// By network: a larger IP packet vanishes.
     pub widths: Vec<u64>,
+    /// By network: after a larger IP packet nothing passes for [`HANGS_FOR`].
+    pub fragile: Vec<Option<u64>>,
+    /// By network: when it last failed for that reason, and how often.
+    pub hung: Vec<(Instant, u32)>,
     applications: Vec<Application>,
     /// Inner packets lost by links, by receiving end.
     pub lost: [u64; 2],
@@ -416,6 +430,8 @@ impl World {
             ],
             links: Vec::new(),
             widths: nets.iter().map(|net| net.mtu).collect(),
+            fragile: vec![None; nets.len()],
+            hung: vec![(Instant::ZERO, 0); nets.len()],
             applications: Vec::new(),
             lost: [0; 2],
             lost_labels: Default::default(),
@@ -646,7 +662,7 @@ impl World {
         let Some(label) = labels.iter().rfind(|label| label.ack.is_none()) else {
             return;
         };
-        let is_bulk = |a: &Application| a.flow == label.flow && matches!(a.work, Work::Bulk);
+        let is_bulk = |a: &Application| a.flow == label.flow && matches!(a.work, Work::Bulk | Work::Whole(_));
         if !self.applications.iter().any(is_bulk) {
             return;
         }
@@ -719,7 +735,8 @@ impl World {
             });
             let mut body = Vec::new();
             // Parity may cover a packet of a realtime flow or one of its copies.
-            if datagram.inner.class == Class::Realtime || label.is_none() {
+            let is_piece = datagram.inner.kind == Kind::Fragment;
+            if datagram.inner.class == Class::Realtime || label.is_none() || is_piece {
                 let packet = datagram.segment().map_or(&[][..], |(run, _)| lent.packet(run));
                 body.resize(datagram.body_len(), 0);
                 datagram.write_body(packet, &mut body);
@@ -767,6 +784,10 @@ impl World {
                 "an unproven address got {sent} for {heard}"
             );
         }
+        if self.is_hung(usize::from(path.0), udp_len as u64 + 28) {
+            self.lose(1 - at, datagram.label);
+            return;
+        }
         if udp_len as u64 + 28 > self.widths[usize::from(path.0)] {
             self.lose(1 - at, datagram.label);
             return;
@@ -775,6 +796,19 @@ impl World {
         if let Some(lost) = link.handle_packet(datagram, udp_len as u64 + 28, self.now) {
             self.lose(1 - at, lost.label);
         }
+    }
+
+    /// Whether a fragile network has failed, or fails for this packet.
+    fn is_hung(&mut self, network: usize, len: u64) -> bool {
+        let (since, count) = &mut self.hung[network];
+        if *count > 0 && self.now.since(*since) < HANGS_FOR {
+            return true;
+        }
+        let fails = self.fragile[network].is_some_and(|most| len > most);
+        if fails {
+            (*since, *count) = (self.now, *count + 1);
+        }
+        fails
     }
 
     /// A link lost a packet on its way to an end.

@@ -140,8 +140,9 @@ impl Peer {
                     Kind::Probe,
                     Kind::ProbeReply,
                     Kind::Parity,
+                    Kind::Fragment,
                 ];
-                let kind = kinds[self.lots.below(5) as usize];
+                let kind = kinds[self.lots.below(6) as usize];
                 let len = self.lots.below(12) as usize;
                 (self.any_header(kind, now), vec![0; len])
             }
@@ -307,6 +308,7 @@ impl Peer {
             received_us: now.as_micros_wrapping(),
             delay_us: 20_000,
             takes_parity: true,
+            takes_fragments: true,
             ..Feedback::default()
         };
         if which > 9 {

@@ -23,7 +23,7 @@ use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Ite
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
-use hawser_wire::data::{Class, FRAMING, Inner, Outer};
+use hawser_wire::data::{Class, FRAMING, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
@@ -263,6 +263,11 @@ impl Items<Ordered> for Arrived<'_> {
             packet.ecn = Ecn::Marked;
         }
         Some((*inner, Carried { packet, back: 0 }))
+    }
+
+    fn join(&mut self, _: &[u8], inner: &Inner, (_, carried): &Ordered) -> Option<Ordered> {
+        // Each piece names the whole packet.
+        Some((*inner, Carried { back: 0, ..*carried }))
     }
 
     fn free(&mut self, _: Ordered) {}
@@ -523,7 +528,8 @@ impl Tunnel {
             for datagram in burst.datagrams() {
                 let mut flight = Flight::new(&burst, &datagram, buffers.slots);
                 // Parity may cover a packet of a realtime flow or one of its copies.
-                if datagram.inner.class == Class::Realtime || flight.packet.is_none() {
+                let is_piece = datagram.inner.kind == Kind::Fragment;
+                if datagram.inner.class == Class::Realtime || flight.packet.is_none() || is_piece {
                     let packet = datagram.segment().map_or(&[][..], |(run, _)| buffers.packet(run));
                     flight.body.resize(datagram.body_len(), 0);
                     datagram.write_body(packet, &mut flight.body);

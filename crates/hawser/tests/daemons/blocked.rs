@@ -428,7 +428,7 @@ fn a_hub_with_ipv6_alone_is_reached() {
     assert!(paths.contains("[2001:db8:10::2]:"), "{paths}");
 }
 
-fn examined(world: &World) -> (bool, serde_json::Value) {
+pub(super) fn examined(world: &World) -> (bool, serde_json::Value) {
     let output = world
         .inside("c", env!("CARGO_BIN_EXE_hawser"))
         .args(["doctor", "--json", "--dir"])
@@ -442,7 +442,7 @@ fn examined(world: &World) -> (bool, serde_json::Value) {
     )
 }
 
-fn finding(said: &serde_json::Value, cable: &str, what: &str) -> (bool, String) {
+pub(super) fn finding(said: &serde_json::Value, cable: &str, what: &str) -> (bool, String) {
     let networks = said["networks"].as_array().unwrap();
     let network = networks.iter().find(|network| network["name"] == cable).unwrap();
     let findings = network["findings"].as_array().unwrap();

@@ -22,6 +22,7 @@ mod mixed;
 mod neighbours;
 mod outside;
 mod pairs;
+mod path_mtu;
 mod portal;
 mod revocation;
 mod standby;
