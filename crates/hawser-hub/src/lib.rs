@@ -97,6 +97,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
+    let _keeper = system.keep().context("cannot watch the system")?;
     let pairs = options.spread.pairs();
     let interface = (config.interface.0.as_str(), config.mtu.0);
     let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
@@ -247,11 +248,11 @@ async fn serve(
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let reach = Reach::new(
-        (store.clone(), system),
+        (store.clone(), system.clone()),
         (config.nat, options.spread.pairs()),
         isolation,
     );
-    let waypoint = Waypoint::new(guests, store.clone(), given);
+    let waypoint = Waypoint::new(system.clone(), guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
@@ -700,6 +701,7 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
     system
         .nft_table(ISOLATION_TABLE, &isolation.body())
         .context("cannot keep clients apart")?;
+    system.ignore_routers(interface)?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
     system.add_address(interface, v4.into(), config.pool.1).await?;

@@ -6,6 +6,7 @@ pub mod clock;
 pub mod confine;
 pub mod conntrack;
 pub mod conversion;
+pub mod desired;
 pub mod direct;
 pub mod echo;
 pub mod gateway;
