@@ -52,6 +52,7 @@ use hawser_host::run_dir::{HubClaim, Role, RunDir};
 use hawser_host::signals::Signals;
 use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
+use hawser_linux::firewalls::forward_drops;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, is_private, masquerade};
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
@@ -276,6 +277,7 @@ async fn serve(
         tls,
         gre,
         identity: identity.clone(),
+        firewalls: Vec::new(),
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -295,6 +297,8 @@ struct Hub {
     /// Where they come in through members without Hawser.
     gre: Option<OverGre>,
     identity: Identity,
+    /// Firewalls of others that drop what the hub forwards.
+    firewalls: Vec<String>,
     started: Instant,
 }
 
@@ -382,7 +386,10 @@ impl Hub {
                         counts_quotas = self.see_to_quotas(&accounts);
                     }
                 }
-                _ = sweep.tick() => self.control.sweep(Instant::now()),
+                _ = sweep.tick() => {
+                    self.control.sweep(Instant::now());
+                    self.look_for_firewalls();
+                }
                 _ = meter.tick() => {
                     let carries = carries.clone();
                     (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
@@ -550,7 +557,34 @@ impl Hub {
             "gre": self.gre.as_ref().map(|gre| gre.status()),
             "counters": counters,
             "store": self.store.fleet_status(),
+            "notice": self.notice(),
         })
+    }
+
+    /// What an operator should know.
+    fn notice(&self) -> Option<String> {
+        let drops = |chain: &String| {
+            format!(
+                "{chain} drops what is forwarded: let it accept {}",
+                self.config.interface.0
+            )
+        };
+        let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
+        all.extend(self.reach.notices());
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Reports firewalls of others that have begun to drop what the hub forwards.
+    fn look_for_firewalls(&mut self) {
+        let interface = &self.config.interface.0;
+        let found = forward_drops(interface);
+        for chain in found.iter().filter(|chain| !self.firewalls.contains(chain)) {
+            tracing::warn!(
+                chain,
+                "another firewall drops what clients send: let it accept packets that come in or leave by {interface}"
+            );
+        }
+        self.firewalls = found;
     }
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {

@@ -121,6 +121,11 @@ impl Reach {
         }
     }
 
+    /// What other programs do to the machine's rules.
+    pub(super) fn notices(&self) -> Vec<String> {
+        self.system.notices()
+    }
+
     /// As the store has it.
     pub(super) fn leading(&self) -> Leading {
         Leading::of(&self.store, self.nat, self.pairs)

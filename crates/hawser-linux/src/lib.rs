@@ -9,6 +9,7 @@ pub mod conversion;
 pub mod desired;
 pub mod direct;
 pub mod echo;
+pub mod firewalls;
 pub mod gateway;
 pub mod gre;
 pub mod hwsim;

@@ -133,18 +133,24 @@ impl System {
     /// Undoes everything. What cannot be undone is logged and stays in the journal.
     pub async fn undo(&mut self) {
         self.ledger().left.clear();
-        self.forget_all(|_| false);
+        self.forget_all().await;
         let entries = self.entries();
         self.undo_all(&entries).await;
     }
 
-    /// Nothing is desired any more, or only what `is_kept`.
-    fn forget_all(&self, is_kept: impl Fn(&Object) -> bool) {
-        let mut ledger = self.ledger();
-        if !is_kept(&Object::Rule(near::rule(false))) {
+    /// Nothing is desired any more.
+    async fn forget_all(&self) {
+        {
+            let mut ledger = self.ledger();
             ledger.desired.set_near(None);
+            ledger.desired.retain(|_| false);
         }
-        ledger.desired.retain(is_kept);
+        self.wait_for_keeper().await;
+    }
+
+    /// Waits until no repair is under way that follows from what was desired before.
+    async fn wait_for_keeper(&self) {
+        drop(self.turn.lock().await);
     }
 
     fn want(&self, object: Object, wanted: Wanted) {

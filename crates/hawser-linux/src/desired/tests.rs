@@ -194,6 +194,9 @@ impl World {
             repairs: 0,
         };
         world.pass(Duration::from_secs(1));
+        // What the products set up themselves is nobody's interference.
+        world.machine = Reconciler::new(world.now);
+        world.drain();
         world.events.clear();
         world.repairs = 0;
         world
@@ -637,7 +640,7 @@ fn interfere(world: &mut World, op: &Op) {
             kernel.add_rule(rule, false);
         }
         Op::DeleteRoute(which) if !routes.is_empty() => {
-            drop(kernel.routes.remove(routes[which % routes.len()]))
+            kernel.routes.remove(routes[which % routes.len()]);
         }
         Op::ReplaceRoute(which) if !routes.is_empty() => {
             kernel.routes[routes[which % routes.len()]].1 = hop(ETH, Some("192.168.1.1"));

@@ -244,8 +244,10 @@ impl Shell {
             key: key.to_owned(),
             source,
         };
+        let object = Object::Setting(key.to_owned());
+        let is_wanted = self.system.ledger().desired.value(&object).is_some();
         let old = read_sysctl(key).map_err(failed)?;
-        if old == value {
+        if !is_wanted || old == value {
             return Ok(());
         }
         let entry = Entry::Sysctl {

@@ -63,7 +63,7 @@ impl System {
         let mut entries = self.entries();
         entries.retain(|entry| !is_of_kill_switch(entry));
         // Nobody keeps what stays: the process ends.
-        self.forget_all(|_| false);
+        self.forget_all().await;
         self.undo_all(&entries).await;
     }
 }

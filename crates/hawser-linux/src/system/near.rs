@@ -55,6 +55,7 @@ impl System {
 
     pub(super) async fn undo_near(&self) -> Result<(), SystemError> {
         self.ledger().desired.set_near(None);
+        self.wait_for_keeper().await;
         self.empty(NEAR_TABLE).await
     }
 
@@ -83,6 +84,7 @@ impl System {
         }
         let (key, hop) = self.nowhere(ipv6)?;
         self.forget(&Object::Route(key));
+        self.wait_for_keeper().await;
         self.delete_route(route_message(&key, &hop)).await
     }
 

@@ -136,6 +136,7 @@ impl System {
 
     pub(super) async fn empty_table(&self, number: u8) -> Result<(), SystemError> {
         self.ledger().desired.disown(table(number));
+        self.wait_for_keeper().await;
         for route in self.table_routes(table(number)).await? {
             self.delete_wanted(route).await?;
         }

@@ -338,9 +338,7 @@ pub(super) fn rule_removal(rule: &Rule) -> RuleMessage {
         RuleAttribute::Priority(rule.priority),
         RuleAttribute::Table(rule.table),
     ];
-    if let Some((value, _)) = rule.mark {
-        message.attributes.push(RuleAttribute::FwMark(value));
-    }
+    // Not by its mark: the kernel takes one without a mask for one with the mask of all bits.
     if let Some(source) = rule.source {
         message.attributes.push(RuleAttribute::Source(source));
         message.header.src_len = if rule.ipv6 { 128 } else { 32 };

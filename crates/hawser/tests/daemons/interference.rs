@@ -56,7 +56,10 @@ impl Victim<'_> {
             lines.extend(parts.map(|(_, rule)| format!("{family} rule{rule}")));
             for table in TABLES {
                 let routes = self.sh(&format!("ip {family} route show table {table} 2>/dev/null"));
-                let mut routes: Vec<_> = routes.lines().map(|line| format!("{family} {table} {line}")).collect();
+                let mut routes: Vec<_> = routes
+                    .lines()
+                    .map(|line| format!("{family} {table} {line}"))
+                    .collect();
                 routes.sort();
                 lines.extend(routes);
             }
@@ -74,15 +77,21 @@ impl Victim<'_> {
 
     fn tables(&self) -> Vec<(String, String)> {
         let listed = self.sh("nft list tables");
-        let names = listed.lines().filter_map(|line| line.strip_prefix("table inet hawser_"));
+        let names = listed
+            .lines()
+            .filter_map(|line| line.strip_prefix("table inet hawser_"));
         let first = |name: &str| {
             let table = format!("hawser_{name}");
             let listed = self.sh(&format!("nft list table inet {table}"));
-            let chain = listed.lines().find_map(|line| line.trim().strip_prefix("chain "))?;
+            let chain = listed
+                .lines()
+                .find_map(|line| line.trim().strip_prefix("chain "))?;
             let chain = chain.trim_end_matches(" {").to_owned();
             Some((table, chain))
         };
-        names.filter_map(first).collect()
+        let mut found: Vec<_> = names.filter_map(first).collect();
+        found.sort();
+        found
     }
 
     fn written(&self) -> Vec<Written> {
@@ -94,16 +103,24 @@ impl Victim<'_> {
                 }
             }
             for table in TABLES {
-                for line in self.sh(&format!("ip {family} route show table {table} 2>/dev/null")).lines() {
+                for line in self
+                    .sh(&format!("ip {family} route show table {table} 2>/dev/null"))
+                    .lines()
+                {
                     found.push(Written::Route(family, table, line.trim().to_owned()));
                 }
             }
         }
         let shown = self.sh(&format!("ip -br addr show dev {} scope global", self.interface));
         let addresses = shown.split_whitespace().skip(2).filter(|word| word.contains('/'));
-        found.extend(addresses.map(|address| Written::Address(self.interface.to_owned(), address.to_owned())));
+        found
+            .extend(addresses.map(|address| Written::Address(self.interface.to_owned(), address.to_owned())));
         found.push(Written::Link(self.interface.to_owned()));
-        found.extend(self.tables().into_iter().map(|(table, chain)| Written::Table(table, chain)));
+        found.extend(
+            self.tables()
+                .into_iter()
+                .map(|(table, chain)| Written::Table(table, chain)),
+        );
         let settings = self.settings.iter().cloned();
         found.extend(settings.map(|(key, value)| Written::Setting(key, value)));
         found
@@ -176,7 +193,11 @@ fn interfere(victim: &Victim<'_>, seed: u64, check: impl Fn(&str)) {
         victim.sh(&change);
         while victim.dump() != wanted {
             let patience = started.elapsed() < Duration::from_secs(15);
-            assert!(patience, "{change} is not restored: {}\nwanted: {wanted}", victim.dump());
+            assert!(
+                patience,
+                "{change} is not restored: {}\nwanted: {wanted}",
+                victim.dump()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
         slowest = slowest.max((started.elapsed(), change.clone()));
@@ -280,7 +301,9 @@ fn what_another_program_changes_on_a_hub_is_restored() {
         settings: vec![("net.ipv4.ip_forward".to_owned(), "0")],
     };
     interfere(&victim, 0x5eed_0003, |change| {
-        world.wait(&format!("through after {change}"), |world| world.ping("203.0.113.2"));
+        world.wait(&format!("through after {change}"), |world| {
+            world.ping("203.0.113.2")
+        });
     });
     hub.signal("-TERM");
     assert_ne!(before, with_server);
@@ -312,12 +335,20 @@ fn rules_and_routes_that_lead_past_the_tunnel_do_not() {
         world.ip(&client, &format!("route add {half} via 10.0.10.1 dev fiber"));
     }
     world.wait("reported", |world| {
-        world.status("c")["notice"].as_str().is_some_and(|notice| notice.contains("128.0.0.0/1"))
+        world.status("c")["notice"]
+            .as_str()
+            .is_some_and(|notice| notice.contains("128.0.0.0/1"))
     });
     assert!(is_inside(&world));
     // An administrator's route to a private network stays outside, one of DHCP does not.
-    world.ip(&client, "route add 10.77.0.0/16 via 10.0.10.1 dev fiber proto static");
-    world.ip(&client, "route add 10.78.0.0/16 via 10.0.10.1 dev fiber proto dhcp");
+    world.ip(
+        &client,
+        "route add 10.77.0.0/16 via 10.0.10.1 dev fiber proto static",
+    );
+    world.ip(
+        &client,
+        "route add 10.78.0.0/16 via 10.0.10.1 dev fiber proto dhcp",
+    );
     let device = |to: &str| {
         let mut ip = world.inside("c", "ip");
         ip.args(["route", "get", to]);
@@ -348,14 +379,24 @@ fn beside_another_vpn_that_takes_everything_it_does_not_start() {
     ] {
         world.ip(&client, step);
     }
-    let output = world.hawser("c", &["up", &invitation, "--foreground"]).output().unwrap();
+    let output = world
+        .hawser("c", &["up", &invitation, "--foreground"])
+        .output()
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("another VPN (wg0)"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("another VPN (wg0)"),
+        "{said}"
+    );
     // One that takes only its own destinations is no obstacle, and keeps them.
-    for step in ["rule del lookup 51820", "rule del lookup main suppress_prefixlength 0", "route add 198.18.7.0/24 dev wg0"] {
+    for step in [
+        "rule del lookup 51820",
+        "rule del lookup main suppress_prefixlength 0",
+        "route add 198.18.7.0/24 dev wg0",
+    ] {
         world.ip(&client, step);
     }
-    let _client = world.start("c", &["up", "--foreground"]);
+    let _client = world.start("c", &["up", &invitation, "--foreground"]);
     world.wait("up", is_up);
     let mut ip = world.inside("c", "ip");
     ip.args(["route", "get", "198.18.7.1"]);
