@@ -339,7 +339,7 @@ fn each_kind_of_object_is_restored_and_reported_once() {
         (
             "interface down",
             |k| k.set_down(TUNNEL),
-            &[Cause::Missing, Cause::Changed],
+            &[Cause::Changed, Cause::Missing],
         ),
         (
             "address removed",

@@ -260,6 +260,9 @@ fn what_another_program_changes_on_a_client_is_restored() {
 #[test]
 fn nothing_leaves_outside_while_another_program_interferes() {
     let Some(world) = World::new("ik") else { return };
+    for name in ["fiber", "lte"] {
+        set(&world, "c", &format!("net.ipv4.conf.{name}.rp_filter=1"));
+    }
     world.add_ipv6();
     world.add_server();
     world.init();
