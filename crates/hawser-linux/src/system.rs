@@ -140,11 +140,7 @@ impl System {
 
     /// Nothing is desired any more.
     async fn forget_all(&self) {
-        {
-            let mut ledger = self.ledger();
-            ledger.desired.set_near(None);
-            ledger.desired.retain(|_| false);
-        }
+        self.ledger().desired.clear();
         self.wait_for_keeper().await;
     }
 

@@ -209,9 +209,25 @@ impl Desired {
         self.objects.remove(object);
     }
 
-    /// Records that nothing is needed any more, or only what `is_kept`.
+    /// Records that nothing is needed any more. Rules stay where they were moved to.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            shift: self.shift,
+            ..Self::default()
+        };
+    }
+
+    /// Records that only what `is_kept` is still needed.
     pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Object) -> bool) {
         self.objects.retain(|object, _| is_kept(object));
+    }
+
+    /// Records that only those routes are still needed that `is_kept`.
+    pub(crate) fn retain_routes(&mut self, is_kept: impl Fn(&RouteKey, &Hop) -> bool) {
+        self.objects.retain(|object, wanted| match (object, wanted) {
+            (Object::Route(key), Wanted::Route(hop)) => is_kept(key, hop),
+            _ => true,
+        });
     }
 
     /// Records that a table of routes belongs to this process alone, even while it is empty.

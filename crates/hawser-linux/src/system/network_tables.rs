@@ -109,8 +109,19 @@ impl System {
         number: u8,
         wanted: Vec<RouteMessage>,
     ) -> Result<(), SystemError> {
+        self.forget_routes_but(table(number), None, &wanted);
         let before = self.table_routes(table(number)).await?;
         self.replace_among(before, wanted).await
+    }
+
+    /// Records that of a table, or of its routes to one interface, only these routes are needed:
+    /// what the kernel has removed by itself is not to come back.
+    pub(super) fn forget_routes_but(&self, table: u32, device: Option<u32>, wanted: &[RouteMessage]) {
+        let kept: Vec<_> = wanted.iter().filter_map(route_value).collect();
+        self.ledger().desired.retain_routes(|key, hop| {
+            let is_meant = key.table == table && (device.is_none() || hop.device == device);
+            !is_meant || kept.iter().any(|(kept, _)| kept == key)
+        });
     }
 
     /// Adds these routes and removes those of `before` that are not among them.
