@@ -70,11 +70,12 @@ impl System {
 
 /// Whether a change belongs to the kill switch.
 fn is_of_kill_switch(entry: &Entry) -> bool {
-    match entry {
-        Entry::NftTable { table } => table == TABLE,
-        Entry::Block { .. } | Entry::NearRule { .. } | Entry::NearTable => true,
-        _ => false,
-    }
+    let is_table = matches!(entry, Entry::NftTable { table } if table == TABLE);
+    is_table
+        || matches!(
+            entry,
+            Entry::Block { .. } | Entry::NearRule { .. } | Entry::NearTable
+        )
 }
 
 /// The interfaces that have settings of their own.
