@@ -709,10 +709,10 @@ fn undo_setting(key: &str, old: &str, new: &str) -> Result<(), SystemError> {
 /// The route into the tunnel's interface.
 fn tunnel_route(index: u32, ipv6: bool) -> RouteMessage {
     let mut route = network_tables::empty_route(TABLE, ipv6);
+    // Of universal scope: the kernel does not take the interface for the link on which a router of
+    // another route lies, which it looks up with scope link.
+    route.header.scope = RouteScope::Universe;
     route.attributes.push(RouteAttribute::Oif(index));
-    if !ipv6 {
-        route.header.scope = RouteScope::Link;
-    }
     route
 }
 

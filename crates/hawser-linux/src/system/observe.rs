@@ -215,8 +215,11 @@ pub(super) fn route_message(key: &RouteKey, hop: &Hop) -> RouteMessage {
                 attributes.push(RouteAttribute::Via(RouteVia::Inet6(gateway)));
                 message.header.flags |= RouteFlags::Onlink;
             }
-            Some(IpAddr::V4(_)) | None if !ipv6 => message.header.scope = RouteScope::Link,
-            Some(IpAddr::V4(_)) | None => {}
+            // Default routes have universal scope, as that of the tunnel.
+            Some(IpAddr::V4(_)) | None if !ipv6 && key.to.prefix > 0 => {
+                message.header.scope = RouteScope::Link;
+            }
+            Some(IpAddr::V4(_)) | None => message.header.scope = RouteScope::Universe,
         }
     }
     message
