@@ -207,6 +207,7 @@ impl Tunnel {
             tunnel: self.interface.clone(),
             kill_switch: config.kill_switch,
             lans: config.forward.lans(),
+            forwards: self.beside.is_some(),
             local: config.local.iter().map(|net| net.0).collect(),
         };
         let set = self.system.stay_near(policy).await;

@@ -137,6 +137,7 @@ impl Direct {
             tunnel: self.config.interface.0.clone(),
             kill_switch: self.config.kill_switch,
             lans: self.config.forward.lans(),
+            forwards: true,
             local: self.config.local.iter().map(|net| net.0).collect(),
         };
         let set = self.system.stay_near(policy).await;

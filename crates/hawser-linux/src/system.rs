@@ -269,7 +269,7 @@ impl System {
             .map_err(|source| refused(format!("route into {interface}"), source))?;
         let entry = Entry::ClosedTunnel { ipv6 };
         if self.has_entered(&entry) {
-            self.delete_route(closed_tunnel(ipv6)).await?;
+            self.delete_wanted(closed_tunnel(ipv6)).await?;
             self.ledger().left.retain(|left| *left != entry);
             self.strike(&entry)?;
         }
@@ -285,7 +285,7 @@ impl System {
         self.ledger().desired.own(TABLE, true);
         let result = self.put_route(closed_tunnel(ipv6)).await;
         result.map_err(|source| refused("close the tunnel".to_owned(), source))?;
-        self.delete_route(tunnel_route(self.index(interface)?, ipv6))
+        self.delete_wanted(tunnel_route(self.index(interface)?, ipv6))
             .await
     }
 
@@ -548,7 +548,7 @@ impl System {
             Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
             Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
             Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
-            Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
+            Entry::ClosedTunnel { ipv6 } => self.delete_wanted(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => {
                 self.forget(&Object::Table(table.clone()));
                 drop_table(table)

@@ -24,6 +24,9 @@ pub struct NearPolicy {
     pub kill_switch: bool,
     /// Interfaces to machines for which this one forwards.
     pub lans: Vec<String>,
+    /// Whether the machine also forwards for the subnets of every interface that is no uplink, past
+    /// the tunnel, as rules of direct mode beside the hub may say.
+    pub forwards: bool,
     /// Destinations whose routes stay outside, whoever added them.
     pub local: Vec<Net>,
 }
@@ -83,7 +86,8 @@ fn stays_near(
     let is_connected = is_connected(observed, device, key.to, hop);
     if policy.kill_switch {
         let name = observed.name(Some(device));
-        return is_connected && policy.lans.iter().any(|lan| lan == name);
+        let is_lan = policy.lans.iter().any(|lan| lan == name);
+        return is_connected && (is_lan || (policy.forwards && !uplinks.contains(&device)));
     }
     if is_connected || policy.local.iter().any(|local| local.covers(key.to)) {
         return true;

@@ -39,6 +39,7 @@ impl System {
             tunnel: interface.to_owned(),
             kill_switch: true,
             lans: lans.to_vec(),
+            forwards: has_direct_rules,
             local: Vec::new(),
         })
         .await?;
