@@ -8,7 +8,7 @@
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_config::{self as config, ClientConfig, DnsMode};
 use hawser_host::dns::NameServers;
 use hawser_host::run_dir::RunDir;
@@ -27,8 +27,9 @@ pub(super) enum Asker {
 /// Opens the system over what a crash has left, and closes the kill switch if there is to be one.
 pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::Result<System> {
     let mut system = open(run_dir).await?;
+    refuse_other_vpn(&system, config).await?;
     if config.kill_switch {
-        close(&mut system, config)?;
+        close(&mut system, config).await?;
         warn_of_near_resolvers(config);
     }
     if config.runs_direct_beside() {
@@ -94,7 +95,7 @@ pub async fn close_at_boot(dir: &Path, run_dir: &Path) -> anyhow::Result<bool> {
     let config = read.as_ref().unwrap_or(&wanted);
     if config.kill_switch {
         let run_dir = RunDir::take(run_dir)?;
-        close(&mut open(&run_dir).await?, config)?;
+        close(&mut open(&run_dir).await?, config).await?;
     }
     Ok(read?.kill_switch)
 }
@@ -104,8 +105,22 @@ async fn open(run_dir: &RunDir) -> anyhow::Result<System> {
     system.context("cannot prepare the system (are you root?)")
 }
 
-fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
-    system
+async fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
+    let closed = system
         .close_kill_switch(&config.interface.0, &config.forward.lans(), config.is_mixed())
-        .context("cannot switch the kill switch on")
+        .await;
+    closed.context("cannot switch the kill switch on")
+}
+
+/// Refuses to start where another VPN takes all traffic already: Hawser would take it over without
+/// a word, and what the other VPN reaches would be lost.
+async fn refuse_other_vpn(system: &System, config: &ClientConfig) -> anyhow::Result<()> {
+    let found = system.full_tunnel(&config.interface.0).await;
+    let found = found.context("cannot list the rules and routes of this machine")?;
+    match found {
+        Some(device) => bail!(
+            "another VPN ({device}) takes all traffic of this machine: end it first and start it after Hawser to run it inside the tunnel, or give it only the destinations that it needs"
+        ),
+        None => Ok(()),
+    }
 }

@@ -149,6 +149,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     let mut hubs = Hubs::load(&options.dir, options.invitation.as_ref(), &identity)?;
     let mut signals = Signals::new()?;
     let mut system = prepare(&run_dir, &config).await?;
+    let _keeper = system.keep().context("cannot watch the system")?;
     let closed = closed(&config);
     tokio::select! {
         () = hubs.resolve(&config) => {}
@@ -371,7 +372,7 @@ impl Client {
                     Next::Continue
                 }
                 () = tokio::time::sleep_until(deadline) => self.on_deadline(),
-                reload = signals.next() => if reload { self.reload_and_log() } else { Next::End(Asker::Signal) },
+                reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
             self.see_to_fallback();
@@ -604,7 +605,7 @@ impl Client {
                 drop(asked.answer.send(self.choose_scheduler(&class, scheduler)));
             }
             Request::AddRule { .. } | Request::RemoveRule { .. } => self.ask_direct(asked),
-            Request::Reload => self.reload_and_answer(asked.answer),
+            Request::Reload => self.reload_and_answer(asked.answer).await,
             Request::Down => {
                 let _ = asked.answer.send(Ok(serde_json::json!({ "state": "down" })));
                 next = Next::End(Asker::Command);

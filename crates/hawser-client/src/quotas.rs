@@ -171,6 +171,7 @@ impl Client {
             .chain(paused)
             .chain(unserved)
             .chain(radio)
+            .chain(self.tunnel.notices())
             .chain(self.portal_notices())
             .chain(self.unknown_hub());
         let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();

@@ -12,9 +12,9 @@ use tokio::sync::oneshot;
 use super::{Client, Next};
 
 impl Client {
-    pub(super) fn reload_and_log(&mut self) -> Next {
+    pub(super) async fn reload_and_log(&mut self) -> Next {
         let (answer, comes) = oneshot::channel();
-        self.reload_and_answer(answer);
+        self.reload_and_answer(answer).await;
         hawser_linux::tasks::spawn(async move {
             if let Ok(result) = comes.await {
                 log_reload(result.map(|said| needs_restart(&said)));
@@ -24,8 +24,8 @@ impl Client {
     }
 
     /// Applies the configuration file here and in direct mode beside.
-    pub(super) fn reload_and_answer(&mut self, answer: oneshot::Sender<anyhow::Result<Value>>) {
-        let result = self.reload();
+    pub(super) async fn reload_and_answer(&mut self, answer: oneshot::Sender<anyhow::Result<Value>>) {
+        let result = self.reload().await;
         if result.is_err() {
             let _ = answer.send(result.map(|_| Value::Null));
             return;
@@ -40,7 +40,7 @@ impl Client {
     }
 
     /// Applies the configuration file without dropping flows; returns what waits for a restart.
-    fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
+    async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let fresh = self.options.load_config()?;
         if let Some(problem) = fresh.unfit_for_hub() {
             bail!("client.toml: {problem}");
@@ -76,8 +76,10 @@ impl Client {
         // One that is to be closed may have been taken away with all of nftables.
         if old.kill_switch || self.config.kill_switch {
             self.tunnel
-                .kill_switch(self.config.kill_switch, &self.config.forward.lans())?;
+                .kill_switch(self.config.kill_switch, &self.config.forward.lans())
+                .await?;
         }
+        self.tunnel.stay_near(&self.config).await?;
         for change in changes(&before, &self.used()) {
             self.on_change(change)?;
         }

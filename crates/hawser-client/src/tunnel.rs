@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use anyhow::Context;
 use hawser_config::{ClientConfig, DnsMode};
 use hawser_host::beside::{self, Beside};
+use hawser_linux::desired::NearPolicy;
 use hawser_linux::gateway::{Gateway, Lans, PortForward};
 use hawser_linux::netlink::Network;
 use hawser_linux::system::System;
@@ -103,7 +104,7 @@ impl Tunnel {
                 mtu: inner.mtu,
             });
         } else {
-            self.set_up_interface(inner).await?;
+            self.set_up_interface(inner, config).await?;
         }
         if config.dns == DnsMode::Hub
             && !inner.dns.is_empty()
@@ -117,13 +118,15 @@ impl Tunnel {
         Ok(())
     }
 
-    async fn set_up_interface(&mut self, inner: &Inner) -> anyhow::Result<()> {
+    async fn set_up_interface(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
         let interface = self.interface.clone();
         if self.inner.is_some() {
             self.system.keep_addresses(&interface, &[]).await?;
         }
         self.tun.set_mtu(inner.mtu)?;
+        self.system.ignore_routers(&interface)?;
         self.system.link_up(&interface).await?;
+        self.stay_near(config).await?;
         for (address, _) in &inner.addresses {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
@@ -186,22 +189,40 @@ impl Tunnel {
 
     /// Switches the kill switch. What rules send past the hub is let out, and what goes to machines
     /// that this one forwards for.
-    pub(super) fn kill_switch(&mut self, on: bool, lans: &[String]) -> anyhow::Result<()> {
+    pub(super) async fn kill_switch(&mut self, on: bool, lans: &[String]) -> anyhow::Result<()> {
         if on {
-            self.system
-                .close_kill_switch(&self.interface, lans, self.beside.is_some())
-                .context("cannot switch the kill switch on")
+            let closed = self
+                .system
+                .close_kill_switch(&self.interface, lans, self.beside.is_some());
+            closed.await.context("cannot switch the kill switch on")
         } else {
-            self.system
-                .lift_kill_switch()
-                .context("cannot switch the kill switch off")
+            let lifted = self.system.lift_kill_switch().await;
+            lifted.context("cannot switch the kill switch off")
         }
+    }
+
+    /// Lets those destinations stay outside the tunnel that the configuration permits.
+    pub(super) async fn stay_near(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
+        let policy = NearPolicy {
+            tunnel: self.interface.clone(),
+            kill_switch: config.kill_switch,
+            lans: config.forward.lans(),
+            forwards: self.beside.is_some(),
+            local: config.local.iter().map(|net| net.0).collect(),
+        };
+        let set = self.system.stay_near(policy).await;
+        set.context("cannot set what stays outside the tunnel")
+    }
+
+    /// What other programs and networks do to the machine's routes.
+    pub(super) fn notices(&self) -> Vec<String> {
+        self.system.notices()
     }
 
     /// Prepares the system for a network: answers may come in there, and a clash of addresses is
     /// named once.
     pub(super) fn meet(&mut self, network: &Network) {
-        if let Err(error) = self.system.loosen_reverse_path(&network.name) {
+        if let Err(error) = self.system.prepare_uplink(&network.name) {
             tracing::warn!(
                 network = network.name,
                 error = describe(&error),

@@ -37,6 +37,10 @@ pub struct ClientConfig {
     pub kill_switch: bool,
     /// What becomes of traffic when the hub refuses this machine for good.
     pub when_ended: WhenEnded,
+    /// Destinations that stay outside the tunnel where a route of the machine leads there, whoever
+    /// added it. Otherwise only subnets of the machine's own and an administrator's static routes
+    /// to private networks do; with `kill_switch` nothing does.
+    pub local: Vec<AnyNet>,
     /// Whether this machine forwards for others, and behind which interfaces they are.
     pub forward: Forward,
     /// What comes in from the hub and goes to a machine behind this one.
@@ -92,6 +96,7 @@ impl Default for ClientConfig {
             dns: DnsMode::Keep,
             kill_switch: false,
             when_ended: WhenEnded::Block,
+            local: Vec::new(),
             forward: Forward::Off,
             port_forwards: Vec::new(),
             subnets: Vec::new(),

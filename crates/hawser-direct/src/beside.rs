@@ -10,9 +10,10 @@
 //! Programs choose nothing here, and MPTCP and peers take no part: each of them would lead flows
 //! past the tunnel that no rule has sent there.
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context, Result, anyhow};
 use hawser_host::beside::{Local, Shared, Tunnel, Uplink};
 use hawser_host::dns::Place;
+use hawser_linux::desired::NearPolicy;
 use hawser_linux::direct::{Port, TUNNEL};
 use hawser_steer::assignment::Network;
 use hawser_steer::policy::Kind;
@@ -128,6 +129,19 @@ pub(super) fn place(tunnel: &Tunnel, interface: &str) -> Place {
 impl Direct {
     pub(super) fn tunnel(&self) -> Option<&Tunnel> {
         self.beside.tunnel()
+    }
+
+    /// Lets those destinations stay outside the tunnel that the configuration permits.
+    pub(super) async fn stay_near(&mut self) -> anyhow::Result<()> {
+        let policy = NearPolicy {
+            tunnel: self.config.interface.0.clone(),
+            kill_switch: self.config.kill_switch,
+            lans: self.config.forward.lans(),
+            forwards: true,
+            local: self.config.local.iter().map(|net| net.0).collect(),
+        };
+        let set = self.system.stay_near(policy).await;
+        set.context("cannot set what stays outside the tunnel")
     }
 
     /// Gives the interface what the hub has assigned, and no more what it had assigned before.

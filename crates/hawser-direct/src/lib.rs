@@ -115,6 +115,7 @@ pub async fn run(options: ClientOptions, start: StartAccessPoints) -> anyhow::Re
         Dataplane::Nftables => Some(interface::open(&config.interface.0, FIRST_MTU)?),
         Dataplane::OpenVSwitch => None,
     };
+    let _keeper = system.keep().context("cannot watch the system")?;
     let mut socket = ControlSocket::listen(run_dir.socket())?;
     metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
@@ -186,6 +187,8 @@ struct Direct {
     rules_wait_until: Option<Instant>,
     /// Whether the interface leads anywhere, for IPv4 and IPv6; nothing before the first look.
     is_open: [Option<bool>; 2],
+    /// How often the table of rules had been installed again when it was filled.
+    reinstalled: u64,
     started: Clock,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
@@ -236,6 +239,7 @@ impl Direct {
             retry_at: None,
             rules_wait_until: None,
             is_open: [None; 2],
+            reinstalled: 0,
             started: Clock::now(),
             notice: None,
         }
@@ -328,7 +332,13 @@ impl Direct {
         }
         self.set_rules()?;
         self.naming.watch_servers(&self.config);
+        if self.switch.is_none() {
+            self.system.ignore_routers(&interface)?;
+        }
         self.system.link_up(&interface).await?;
+        if self.beside.has_hub() {
+            self.stay_near().await?;
+        }
         for address in self.config.direct.own() {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
@@ -630,7 +640,7 @@ impl Direct {
         if self.switch.is_some() {
             self.set_flows(&ruleset).context("cannot set the flows")?;
             self.rules.set_applied(ruleset);
-        } else if self.rules.applied() != Some(&ruleset) {
+        } else if self.rules.applied() != Some(&ruleset) || self.refills() {
             let mut elements = self.naming.elements(self.now());
             elements.extend(self.faster.elements());
             self.system
@@ -641,6 +651,12 @@ impl Direct {
             self.name_choices();
         }
         Ok(())
+    }
+
+    /// Whether another program removed the table, and with it the elements of its sets.
+    fn refills(&mut self) -> bool {
+        let reinstalled = self.system.reinstalled(TABLE);
+        std::mem::replace(&mut self.reinstalled, reinstalled) != reinstalled
     }
 
     /// Programs may name the networks that are there, by interface or access point, and intents.
@@ -720,12 +736,7 @@ fn prepare_interface(system: &mut System, name: &str) {
             "answers may be filtered here"
         );
     };
-    system.loosen_reverse_path(name).unwrap_or_else(warn);
-    for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
-        system
-            .sysctl(&format!("net/ipv4/conf/{name}/{key}"), value)
-            .unwrap_or_else(warn);
-    }
+    system.prepare_uplink(name).unwrap_or_else(warn);
 }
 
 /// Messages and packets that are taken in before rules are set again.

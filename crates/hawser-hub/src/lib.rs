@@ -52,6 +52,7 @@ use hawser_host::run_dir::{HubClaim, Role, RunDir};
 use hawser_host::signals::Signals;
 use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
+use hawser_linux::firewalls::forward_drops;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, is_private, masquerade};
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
@@ -97,6 +98,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut system = System::open(&run_dir.journal())
         .await
         .context("cannot prepare the system (are you root?)")?;
+    let _keeper = system.keep().context("cannot watch the system")?;
     let pairs = options.spread.pairs();
     let interface = (config.interface.0.as_str(), config.mtu.0);
     let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
@@ -247,11 +249,11 @@ async fn serve(
     }
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let reach = Reach::new(
-        (store.clone(), system),
+        (store.clone(), system.clone()),
         (config.nat, options.spread.pairs()),
         isolation,
     );
-    let waypoint = Waypoint::new(guests, store.clone(), given);
+    let waypoint = Waypoint::new(system.clone(), guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
     let socket = ControlSocket::listen(run_dir.socket())?;
@@ -275,6 +277,7 @@ async fn serve(
         tls,
         gre,
         identity: identity.clone(),
+        firewalls: Vec::new(),
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -294,6 +297,8 @@ struct Hub {
     /// Where they come in through members without Hawser.
     gre: Option<OverGre>,
     identity: Identity,
+    /// Firewalls of others that drop what the hub forwards.
+    firewalls: Vec<String>,
     started: Instant,
 }
 
@@ -381,7 +386,10 @@ impl Hub {
                         counts_quotas = self.see_to_quotas(&accounts);
                     }
                 }
-                _ = sweep.tick() => self.control.sweep(Instant::now()),
+                _ = sweep.tick() => {
+                    self.control.sweep(Instant::now());
+                    self.look_for_firewalls();
+                }
                 _ = meter.tick() => {
                     let carries = carries.clone();
                     (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
@@ -549,7 +557,34 @@ impl Hub {
             "gre": self.gre.as_ref().map(|gre| gre.status()),
             "counters": counters,
             "store": self.store.fleet_status(),
+            "notice": self.notice(),
         })
+    }
+
+    /// What an operator should know.
+    fn notice(&self) -> Option<String> {
+        let drops = |chain: &String| {
+            format!(
+                "{chain} drops what is forwarded: let it accept {}",
+                self.config.interface.0
+            )
+        };
+        let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
+        all.extend(self.reach.notices());
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    /// Reports firewalls of others that have begun to drop what the hub forwards.
+    fn look_for_firewalls(&mut self) {
+        let interface = &self.config.interface.0;
+        let found = forward_drops(interface);
+        for chain in found.iter().filter(|chain| !self.firewalls.contains(chain)) {
+            tracing::warn!(
+                chain,
+                "another firewall drops what clients send: let it accept packets that come in or leave by {interface}"
+            );
+        }
+        self.firewalls = found;
     }
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
@@ -700,6 +735,7 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
     system
         .nft_table(ISOLATION_TABLE, &isolation.body())
         .context("cannot keep clients apart")?;
+    system.ignore_routers(interface)?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
     system.add_address(interface, v4.into(), config.pool.1).await?;

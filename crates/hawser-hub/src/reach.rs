@@ -10,7 +10,7 @@ use hawser_control::enrolment::{SharedStore, Subnet};
 use hawser_dataplane::Pairs;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet, Service, is_private};
 use hawser_linux::netlink;
-use hawser_linux::system::{System, replace_nft_table};
+use hawser_linux::system::System;
 
 use super::{Hub, load, masks, open_store};
 
@@ -121,6 +121,11 @@ impl Reach {
         }
     }
 
+    /// What other programs do to the machine's rules.
+    pub(super) fn notices(&self) -> Vec<String> {
+        self.system.notices()
+    }
+
     /// As the store has it.
     pub(super) fn leading(&self) -> Leading {
         Leading::of(&self.store, self.nat, self.pairs)
@@ -128,7 +133,8 @@ impl Reach {
 
     /// Puts rules and routes into force.
     pub(super) async fn enforce(&mut self, isolation: Isolation) -> anyhow::Result<()> {
-        replace_nft_table(ISOLATION_TABLE, &isolation.body()).context("cannot change what clients reach")?;
+        let set = self.system.nft_table(ISOLATION_TABLE, &isolation.body());
+        set.context("cannot change what clients reach")?;
         self.isolation = isolation;
         let nets: Vec<_> = self.isolation.subnets.iter().map(|subnet| subnet.net).collect();
         let left_out = self.system.led_subnets(&self.isolation.interface, &nets).await;

@@ -33,7 +33,7 @@ use hawser_control::enrolment::SharedStore;
 use hawser_control::peer::{GuestEvent, GuestNews, Outbox};
 use hawser_linux::direct::moving::{RELAY_TABLE, Relayed, Rewriting};
 use hawser_linux::isolation::Isolation;
-use hawser_linux::system::replace_nft_table;
+use hawser_linux::system::System;
 use hawser_linux::tap::{Tap, Tapped};
 use hawser_wire::inner::protocol;
 use hawser_wire::opening::{Opening, Step};
@@ -135,6 +135,7 @@ pub(crate) struct Waypoint {
 impl Waypoint {
     /// A waypoint without flows. Its table must have been entered in the journal.
     pub(crate) fn new(
+        system: System,
         news: mpsc::Receiver<GuestNews>,
         store: SharedStore,
         policy: watch::Receiver<Policy>,
@@ -143,7 +144,7 @@ impl Waypoint {
             own_address,
             open_tap: || Tap::open().map(Some),
         };
-        let set: SetRules = Arc::new(|body| replace_nft_table(RELAY_TABLE, body));
+        let set: SetRules = Arc::new(move |body| system.clone().nft_table(RELAY_TABLE, body));
         Self::on(machine, set, news, store, policy)
     }
 

@@ -330,7 +330,7 @@ impl Ruleset {
             "chain output {{
   type route hook output priority mangle; policy accept;
   oifname \"lo\" accept
-  meta mark {OUTER_MARK:#x} accept
+  meta mark & {NETWORK_MASK:#x} == {OUTER_MARK:#x} accept
   ct mark {is_flow} meta mark set ct mark accept
 {chosen}  meta mark & 0xffffff00 == {MARK:#x} reject with icmpx no-route
 {subflows}  oifname != \"{interface}\" accept

@@ -35,6 +35,18 @@ pub enum Entry {
         /// For IPv6, otherwise IPv4.
         ipv6: bool,
     },
+    /// The routing rule of the table of near destinations.
+    NearRule {
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
+    /// The table of near destinations.
+    NearTable,
+    /// Rules and route of the kill switch, by which nothing leads past the tunnel.
+    Block {
+        /// For IPv6, otherwise IPv4.
+        ipv6: bool,
+    },
     /// The route that says that nothing leads out (direct mode, while no network is there).
     ClosedTunnel {
         /// For IPv6, otherwise IPv4.

@@ -4,16 +4,20 @@
 mod bridge;
 mod bridge_port;
 pub(crate) mod error;
+mod keeper;
 mod kill_switch;
 mod lease;
 mod led_subnets;
 mod member_routes;
 mod multipath;
+mod near;
 mod network_tables;
+mod observe;
 pub(crate) mod program;
 mod stations;
 pub mod switch;
 
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::net::IpAddr;
@@ -22,18 +26,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::TryStreamExt;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
-use rtnetlink::packet_route::route::RouteHeader;
 use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
-use rtnetlink::packet_route::rule::{RuleAttribute, RuleFlags, RuleMessage};
 use rtnetlink::{Handle, LinkMessageBuilder, LinkUnspec};
 
-use crate::direct::{Elements, half};
+use crate::desired::{
+    Desired, FIRST_PRIORITY, MAIN_TABLE, Object, Rule as RoutingRule, STRICT_FOR_ALL, Setting,
+    TUNNEL_TABLE as TABLE, Wanted,
+};
+use crate::direct::{Elements, NETWORK_MASK, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::offload;
 use crate::udp::OUTER_MARK;
 pub use error::SystemError;
+pub use keeper::Keeper;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;
+pub(crate) use network_tables::OWN_PROTOCOL;
 use program::run;
 
 /// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
@@ -42,6 +50,8 @@ use program::run;
 pub struct System {
     handle: Handle,
     ledger: Arc<Mutex<Ledger>>,
+    /// Held while something is changed by netlink, so that nobody repairs what is about to go.
+    turn: Arc<tokio::sync::Mutex<()>>,
     journal_path: String,
 }
 
@@ -49,6 +59,12 @@ struct Ledger {
     journal: Journal,
     /// What a crash left and nobody has asked for again.
     left: Vec<Entry>,
+    /// What the kernel should hold now.
+    desired: Desired,
+    /// What an operator should know of other programs and of networks.
+    notices: Vec<String>,
+    /// How often each table has been installed again.
+    reinstalled: BTreeMap<String, u64>,
 }
 
 impl System {
@@ -78,7 +94,11 @@ impl System {
             ledger: Arc::new(Mutex::new(Ledger {
                 left: opened.entries().to_vec(),
                 journal: opened,
+                desired: Desired::default(),
+                notices: Vec::new(),
+                reinstalled: BTreeMap::new(),
             })),
+            turn: Arc::default(),
             journal_path,
         })
     }
@@ -113,8 +133,28 @@ impl System {
     /// Undoes everything. What cannot be undone is logged and stays in the journal.
     pub async fn undo(&mut self) {
         self.ledger().left.clear();
+        self.forget_all().await;
         let entries = self.entries();
         self.undo_all(&entries).await;
+    }
+
+    /// Nothing is desired any more.
+    async fn forget_all(&self) {
+        self.ledger().desired.clear();
+        self.wait_for_keeper().await;
+    }
+
+    /// Waits until no repair is under way that follows from what was desired before.
+    async fn wait_for_keeper(&self) {
+        drop(self.turn.lock().await);
+    }
+
+    fn want(&self, object: Object, wanted: Wanted) {
+        self.ledger().desired.want(object, wanted);
+    }
+
+    fn forget(&self, object: &Object) {
+        self.ledger().desired.forget(object);
     }
 
     /// The latest first.
@@ -139,6 +179,13 @@ impl System {
     /// # Errors
     /// It does not exist or the kernel refuses.
     pub async fn link_up(&self, interface: &str) -> Result<(), SystemError> {
+        self.index(interface)?;
+        let _turn = self.turn.lock().await;
+        self.want(Object::Link(interface.to_owned()), Wanted::Up);
+        self.set_up(interface).await
+    }
+
+    async fn set_up(&self, interface: &str) -> Result<(), SystemError> {
         let index = self.index(interface)?;
         let up = LinkMessageBuilder::<LinkUnspec>::new().index(index).up().build();
         self.handle
@@ -155,11 +202,22 @@ impl System {
     /// The interface does not exist or the kernel refuses.
     pub async fn add_address(&self, interface: &str, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
         let index = self.index(interface)?;
+        let _turn = self.turn.lock().await;
+        let object = Object::Address(interface.to_owned(), address);
+        let added = self.put_address(index, address, prefix).await;
+        if added.is_ok() {
+            self.want(object, Wanted::Prefix(prefix));
+        }
+        added
+    }
+
+    async fn put_address(&self, index: u32, address: IpAddr, prefix: u8) -> Result<(), SystemError> {
         let mut request = self.handle.address().add(index, address, prefix).replace();
         // Nobody else can have it, and until that was asked the address could not be used.
         request.message_mut().header.flags |= AddressHeaderFlags::Nodad;
         let result = request.execute().await;
-        result.map_err(|source| refused(format!("give {interface} the address {address}/{prefix}"), source))
+        let what = || format!("give the interface the address {address}/{prefix}");
+        result.map_err(|source| refused(what(), source))
     }
 
     /// Removes all addresses of an interface but these.
@@ -172,6 +230,10 @@ impl System {
             address.attributes.iter().any(own)
         };
         let index = self.index(interface)?;
+        let _turn = self.turn.lock().await;
+        self.ledger().desired.retain(|object| {
+            !matches!(object, Object::Address(name, address) if name == interface && !keep.contains(address))
+        });
         let failed = |source| refused(format!("take the addresses of {interface}"), source);
         let mut addresses = self.handle.address().get().set_link_index_filter(index).execute();
         while let Some(address) = addresses.try_next().await.map_err(failed)? {
@@ -201,11 +263,13 @@ impl System {
     ) -> Result<(), SystemError> {
         let mut route = tunnel_route(self.index(interface)?, ipv6);
         route.attributes.extend(network_tables::preferred(source));
-        let result = self.handle.route().add(route).replace().execute().await;
-        result.map_err(|source| refused(format!("route into {interface}"), source))?;
+        self.ledger().desired.own(TABLE, true);
+        self.put_route(route)
+            .await
+            .map_err(|source| refused(format!("route into {interface}"), source))?;
         let entry = Entry::ClosedTunnel { ipv6 };
         if self.has_entered(&entry) {
-            self.delete_route(closed_tunnel(ipv6)).await?;
+            self.delete_wanted(closed_tunnel(ipv6)).await?;
             self.ledger().left.retain(|left| *left != entry);
             self.strike(&entry)?;
         }
@@ -218,15 +282,10 @@ impl System {
     /// The kernel refuses.
     pub async fn close_tunnel(&mut self, interface: &str, ipv6: bool) -> Result<(), SystemError> {
         self.enter(Entry::ClosedTunnel { ipv6 })?;
-        let result = self
-            .handle
-            .route()
-            .add(closed_tunnel(ipv6))
-            .replace()
-            .execute()
-            .await;
+        self.ledger().desired.own(TABLE, true);
+        let result = self.put_route(closed_tunnel(ipv6)).await;
         result.map_err(|source| refused("close the tunnel".to_owned(), source))?;
-        self.delete_route(tunnel_route(self.index(interface)?, ipv6))
+        self.delete_wanted(tunnel_route(self.index(interface)?, ipv6))
             .await
     }
 
@@ -236,11 +295,14 @@ impl System {
     /// The kernel refuses; what was added stays in the journal.
     pub async fn tunnel_rules(&mut self, ipv6: bool) -> Result<(), SystemError> {
         // The rule that catches comes last.
-        for rule in [Rule::Near, Rule::Tunnel] {
-            self.enter_rule(Entry::Rule { rule, ipv6 }, rule_message(rule, ipv6))
+        if self.ledger().desired.near().is_none() {
+            let rule = Rule::Near;
+            self.enter_rule(Entry::Rule { rule, ipv6 }, value_of(rule, ipv6))
                 .await?;
         }
-        Ok(())
+        let rule = Rule::Tunnel;
+        self.enter_rule(Entry::Rule { rule, ipv6 }, value_of(rule, ipv6))
+            .await
     }
 
     /// Sets a kernel setting (`key`: its path below `/proc/sys`), remembering the old value.
@@ -253,6 +315,10 @@ impl System {
             source,
         };
         let old = read_sysctl(key).map_err(failed)?;
+        self.want(
+            Object::Setting(key.to_owned()),
+            Wanted::Setting(Setting::Is(new.to_owned())),
+        );
         if old == new {
             // Set by an earlier run: what was there before that one is still what to go back to.
             self.ledger()
@@ -268,6 +334,28 @@ impl System {
         std::fs::write(sysctl_path(key), new).map_err(failed)
     }
 
+    /// Enters a change in place of the entries that `is_meant`.
+    fn replace_entry(&self, entry: Entry, is_meant: impl Fn(&Entry) -> bool) -> Result<(), SystemError> {
+        let mut ledger = self.ledger();
+        let before: Vec<_> = ledger
+            .journal
+            .entries()
+            .iter()
+            .filter(|known| is_meant(known))
+            .cloned()
+            .collect();
+        let failed = |source| SystemError::Journal {
+            path: self.journal_path.clone(),
+            source,
+        };
+        ledger.journal.enter(entry.clone()).map_err(failed)?;
+        for known in before.into_iter().filter(|known| *known != entry) {
+            ledger.left.retain(|left| *left != known);
+            ledger.journal.strike(&known).map_err(failed)?;
+        }
+        Ok(())
+    }
+
     /// Lets answers of the hub come back through an interface that is not the routing table's first
     /// choice: strict reverse path filtering (RFC 3704) would drop them, so it becomes loose.
     ///
@@ -275,15 +363,51 @@ impl System {
     /// The setting cannot be changed.
     pub fn loosen_reverse_path(&mut self, interface: &str) -> Result<(), SystemError> {
         let own = format!("net/ipv4/conf/{interface}/rp_filter");
-        let effective = [own.as_str(), "net/ipv4/conf/all/rp_filter"]
+        let effective = [own.as_str(), STRICT_FOR_ALL]
             .iter()
             .filter_map(|key| read_sysctl(key).ok()?.parse::<u8>().ok())
             .max();
         if effective == Some(1) {
-            self.sysctl(&own, "2")
-        } else {
-            Ok(())
+            self.sysctl(&own, "2")?;
         }
+        self.want(Object::Setting(own), Wanted::Setting(Setting::NotStrict));
+        Ok(())
+    }
+
+    /// Prepares an interface by which outer packets leave: answers come in although the routing
+    /// table prefers another one ([`loosen_reverse_path`](Self::loosen_reverse_path)), and of two
+    /// interfaces in one subnet each answers for its own address alone. Otherwise the router learns
+    /// the wrong Ethernet address of one of them.
+    ///
+    /// # Errors
+    /// A setting cannot be changed.
+    pub fn prepare_uplink(&mut self, interface: &str) -> Result<(), SystemError> {
+        let loosened = self.loosen_reverse_path(interface);
+        for (key, value) in [("arp_ignore", "1"), ("arp_announce", "2")] {
+            self.sysctl(&format!("net/ipv4/conf/{interface}/{key}"), value)?;
+        }
+        loosened
+    }
+
+    /// Keeps the tunnel's interface from following routers and redirects inside of the tunnel: who
+    /// sends them there could put the prefix of a local network on it.
+    ///
+    /// # Errors
+    /// A setting cannot be changed.
+    pub fn ignore_routers(&mut self, interface: &str) -> Result<(), SystemError> {
+        for (family, key) in [
+            ("ipv6", "accept_ra"),
+            ("ipv6", "autoconf"),
+            ("ipv6", "accept_redirects"),
+            ("ipv4", "accept_redirects"),
+        ] {
+            match self.sysctl(&format!("net/{family}/conf/{interface}/{key}"), "0") {
+                // A kernel without IPv6 has no such setting.
+                Err(SystemError::Sysctl { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+                other => other?,
+            }
+        }
+        Ok(())
     }
 
     /// Lets the machine forward IPv6. A router does not listen to other routers (RFC 4861 section
@@ -317,10 +441,18 @@ impl System {
         self.enter(Entry::NftTable {
             table: table.to_owned(),
         })?;
-        replace_nft_table(table, body)
+        // Nobody repairs the table meanwhile.
+        let mut ledger = self.ledger();
+        replace_table(table, body)?;
+        let wanted = Wanted::Table {
+            body: body.to_owned(),
+            printed: observe::print_table(table).unwrap_or_default(),
+        };
+        ledger.desired.want(Object::Table(table.to_owned()), wanted);
+        Ok(())
     }
 
-    /// Enters a table in the journal that [`replace_nft_table`] will install, perhaps.
+    /// Enters a table in the journal that [`nft_table`](Self::nft_table) will install, perhaps.
     ///
     /// # Errors
     /// The journal cannot be written.
@@ -370,6 +502,7 @@ impl System {
         let entry = Entry::NftTable {
             table: table.to_owned(),
         };
+        self.forget(&Object::Table(table.to_owned()));
         if !self.has_entered(&entry) {
             return Ok(());
         }
@@ -399,7 +532,10 @@ impl System {
 
     async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
         match entry {
-            Entry::Rule { rule, ipv6 } => self.remove_rule(rule_message(*rule, *ipv6)).await,
+            Entry::Rule { rule, ipv6 } => self.remove_rule(value_of(*rule, *ipv6)).await,
+            Entry::NearRule { ipv6 } => self.remove_rule(near::rule(*ipv6)).await,
+            Entry::NearTable => self.undo_near().await,
+            Entry::Block { ipv6 } => self.undo_block(*ipv6).await,
             Entry::MarkRule { number, ipv6 } => {
                 self.remove_rule(network_tables::mark_rule(*number, *ipv6)).await
             }
@@ -412,8 +548,11 @@ impl System {
             Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
             Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
             Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
-            Entry::ClosedTunnel { ipv6 } => self.delete_route(closed_tunnel(*ipv6)).await,
-            Entry::NftTable { table } => drop_table(table),
+            Entry::ClosedTunnel { ipv6 } => self.delete_wanted(closed_tunnel(*ipv6)).await,
+            Entry::NftTable { table } => {
+                self.forget(&Object::Table(table.clone()));
+                drop_table(table)
+            }
             // One that somebody has made in its place is theirs to keep.
             Entry::Bridge { name } => match switch::remove(name) {
                 Err(SystemError::NotOurs(_)) => Ok(()),
@@ -424,20 +563,10 @@ impl System {
                 let _ = offload::set_joins_packets(device, true);
                 Ok(())
             }
-            Entry::Sysctl { key, old, new } => match read_sysctl(key) {
-                // Somebody else has set it since: theirs to keep.
-                Ok(now) if now != *new => Ok(()),
-                Ok(_) => std::fs::write(sysctl_path(key), old).map_err(|source| SystemError::Sysctl {
-                    key: key.clone(),
-                    source,
-                }),
-                // The interface is gone, and its settings with it.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-                Err(source) => Err(SystemError::Sysctl {
-                    key: key.clone(),
-                    source,
-                }),
-            },
+            Entry::Sysctl { key, old, new } => {
+                self.forget(&Object::Setting(key.clone()));
+                undo_setting(key, old, new)
+            }
             Entry::Resolvers { interface } => {
                 // Either program may be the one, and the interface may be gone with its resolvers.
                 let _ = run("resolvectl", &["revert", interface], "");
@@ -457,16 +586,36 @@ impl System {
         }
     }
 
-    async fn remove_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
-        match self.handle.rule().del(rule).execute().await {
-            Err(error) if is_absent(&error) => Ok(()),
-            other => other.map_err(|source| refused("remove a routing rule".to_owned(), source)),
+    /// Removes a rule, wherever it stands by now.
+    async fn remove_rule(&self, rule: RoutingRule) -> Result<(), SystemError> {
+        let _turn = self.turn.lock().await;
+        let moved = {
+            let mut ledger = self.ledger();
+            ledger.desired.forget(&Object::Rule(rule));
+            ledger.desired.place(rule)
+        };
+        let mut places = vec![rule, moved];
+        places.extend(self.rules_like(rule).await);
+        places.sort_unstable();
+        places.dedup();
+        for place in places {
+            match self
+                .handle
+                .rule()
+                .del(observe::rule_removal(&place))
+                .execute()
+                .await
+            {
+                Err(error) if is_absent(&error) => {}
+                other => other.map_err(|source| refused("remove a routing rule".to_owned(), source))?,
+            }
         }
+        Ok(())
     }
 
-    async fn add_rule(&self, rule: RuleMessage) -> Result<(), SystemError> {
+    async fn add_rule(&self, rule: &RoutingRule) -> Result<(), SystemError> {
         let mut request = self.handle.rule().add();
-        *request.message_mut() = rule;
+        *request.message_mut() = observe::rule_message(rule);
         request
             .execute()
             .await
@@ -513,11 +662,8 @@ impl System {
     }
 }
 
-/// Replaces at once a table that [`System::nft_table`] has installed.
-///
-/// # Errors
-/// `nft` is missing or refuses; the table is as before.
-pub fn replace_nft_table(table: &str, body: &str) -> Result<(), SystemError> {
+/// Replaces a table at once.
+fn replace_table(table: &str, body: &str) -> Result<(), SystemError> {
     nft(&format!(
         "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
     ))
@@ -530,35 +676,43 @@ pub fn drop_nft_table(table: &str) {
     }
 }
 
-fn rule_message(rule: Rule, ipv6: bool) -> RuleMessage {
-    let mut message = network_tables::to_table(ipv6);
+/// The value of a rule of the tunnel.
+fn value_of(rule: Rule, ipv6: bool) -> RoutingRule {
     match rule {
-        Rule::Near => {
-            message.header.table = RouteHeader::RT_TABLE_MAIN;
-            message.attributes = vec![
-                RuleAttribute::Priority(PRIORITY),
-                RuleAttribute::SuppressPrefixLen(0),
-            ];
-        }
-        Rule::Tunnel => {
-            message.header.flags = RuleFlags::Invert;
-            message.attributes = vec![
-                RuleAttribute::Priority(PRIORITY + 1),
-                RuleAttribute::FwMark(OUTER_MARK),
-                RuleAttribute::Table(TABLE),
-            ];
-        }
+        Rule::Near => RoutingRule {
+            suppress: Some(0),
+            ..RoutingRule::new(ipv6, PRIORITY, MAIN_TABLE)
+        },
+        Rule::Tunnel => RoutingRule {
+            mark: Some((OUTER_MARK, NETWORK_MASK)),
+            is_inverted: true,
+            ..RoutingRule::new(ipv6, PRIORITY + 1, TABLE)
+        },
     }
-    message
+}
+
+/// Sets a setting back, unless somebody else has set it since: theirs to keep.
+fn undo_setting(key: &str, old: &str, new: &str) -> Result<(), SystemError> {
+    let failed = |source| SystemError::Sysctl {
+        key: key.to_owned(),
+        source,
+    };
+    match read_sysctl(key) {
+        Ok(now) if now != new => Ok(()),
+        Ok(_) => std::fs::write(sysctl_path(key), old).map_err(failed),
+        // The interface is gone, and its settings with it.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(source) => Err(failed(source)),
+    }
 }
 
 /// The route into the tunnel's interface.
 fn tunnel_route(index: u32, ipv6: bool) -> RouteMessage {
     let mut route = network_tables::empty_route(TABLE, ipv6);
+    // Of universal scope: the kernel does not take the interface for the link on which a router of
+    // another route lies, which it looks up with scope link.
+    route.header.scope = RouteScope::Universe;
     route.attributes.push(RouteAttribute::Oif(index));
-    if !ipv6 {
-        route.header.scope = RouteScope::Link;
-    }
     route
 }
 
@@ -616,8 +770,7 @@ fn nft(script: &str) -> Result<(), SystemError> {
     run("nft", &["-f", "-"], script).map(drop)
 }
 
-/// The routing table of the tunnel, and the priority of the first rule: "HW" as a number.
-const TABLE: u32 = 18_519;
 /// More than the kernel gives to IPv6 routes (1024).
 const CLOSED_METRIC: u32 = 4096;
-const PRIORITY: u32 = 18_518;
+/// Priority of the rule for near destinations; the tunnel's follows it.
+const PRIORITY: u32 = FIRST_PRIORITY + 3;

@@ -192,6 +192,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         .await
         .context("cannot prepare the system (are you root?)")?;
     system.undo_left().await;
+    let _keeper = system.keep().context("cannot watch the system")?;
     // A bridge has the least MTU of its ports, and drops longer frames without a word. With the
     // bridge's own MTU here, they arrive, and their sender hears what fits.
     let mtu = u16::try_from(bridge.mtu).unwrap_or(u16::MAX);

@@ -28,7 +28,7 @@ use hawser_control::tls;
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::moving::{Ends, MOVED_TABLE, Rewriting};
 use hawser_linux::direct::{Choice, MARK, MARK_MASK};
-use hawser_linux::system::{System, replace_nft_table};
+use hawser_linux::system::System;
 use hawser_linux::tap::{Tap, Tapped, send_packet};
 use hawser_steer::migration::Route;
 use hawser_units::{Duration, Instant};
@@ -399,8 +399,7 @@ impl Moving {
                 self.applied = None;
                 return Ok(());
             }
-            Some(_) => replace_nft_table(MOVED_TABLE, &wanted.body())?,
-            None => system.nft_table(MOVED_TABLE, &wanted.body())?,
+            Some(_) | None => system.nft_table(MOVED_TABLE, &wanted.body())?,
         }
         self.applied = Some(wanted);
         Ok(())

@@ -4,9 +4,13 @@
 //! that fail. It is closed before anything else is done and replaced at once when it is closed
 //! again, so a start over what a crash left opens nothing. Only [`System::undo`] and
 //! [`System::lift_kill_switch`] lift it.
+//!
+//! There are two layers, of which either holds alone: the table of nftables, and rules and routes
+//! by which nothing leads past the tunnel (`near.rs`).
 
 use super::{System, SystemError};
-use crate::direct::{MARK, MARK_MASK, REASON_MASK, reason};
+use crate::desired::NearPolicy;
+use crate::direct::{MARK, MARK_MASK, NETWORK_MASK, REASON_MASK, reason};
 use crate::journal::Entry;
 use crate::nft;
 use crate::udp::OUTER_MARK;
@@ -18,20 +22,39 @@ impl System {
     ///
     /// # Errors
     /// `nft` is missing or refuses; what stood before stands.
-    pub fn close_kill_switch(
+    pub async fn close_kill_switch(
         &mut self,
         interface: &str,
         lans: &[String],
         has_direct_rules: bool,
     ) -> Result<(), SystemError> {
-        self.nft_table(TABLE, &table(interface, lans, has_direct_rules))
+        self.nft_table(TABLE, &table(interface, lans, has_direct_rules))?;
+        // Strict filtering would reject what comes in while everything leads elsewhere.
+        for name in interfaces() {
+            if let Err(error) = self.loosen_reverse_path(&name) {
+                tracing::debug!(%error, name, "reverse path filtering stays as it is");
+            }
+        }
+        self.stay_near(NearPolicy {
+            tunnel: interface.to_owned(),
+            kill_switch: true,
+            lans: lans.to_vec(),
+            forwards: has_direct_rules,
+            local: Vec::new(),
+        })
+        .await?;
+        self.block().await
     }
 
     /// Lifts the kill switch.
     ///
     /// # Errors
     /// `nft` refuses.
-    pub fn lift_kill_switch(&mut self) -> Result<(), SystemError> {
+    pub async fn lift_kill_switch(&mut self) -> Result<(), SystemError> {
+        for entry in self.block_entries() {
+            self.undo_one(&entry).await?;
+            self.strike(&entry)?;
+        }
         self.drop_nft_table(TABLE)
     }
 
@@ -39,9 +62,33 @@ impl System {
     pub async fn undo_but_kill_switch(&mut self) {
         self.ledger().left.clear();
         let mut entries = self.entries();
-        entries.retain(|entry| !matches!(entry, Entry::NftTable { table } if table == TABLE));
+        entries.retain(|entry| !is_of_kill_switch(entry));
+        // Nobody keeps what stays: the process ends.
+        self.forget_all().await;
         self.undo_all(&entries).await;
     }
+}
+
+/// Whether a change belongs to the kill switch.
+fn is_of_kill_switch(entry: &Entry) -> bool {
+    let is_table = matches!(entry, Entry::NftTable { table } if table == TABLE);
+    is_table
+        || matches!(
+            entry,
+            Entry::Block { .. } | Entry::NearRule { .. } | Entry::NearTable
+        )
+}
+
+/// The interfaces that have settings of their own.
+fn interfaces() -> Vec<String> {
+    let entries = std::fs::read_dir("/proc/sys/net/ipv4/conf")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    names
+        .filter(|name| !["all", "default", "lo"].contains(&name.as_str()))
+        .collect()
 }
 
 /// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get and
@@ -70,7 +117,7 @@ fn table(interface: &str, lans: &[String], has_direct_rules: bool) -> String {
         "chain output {{
   type filter hook output priority filter; policy drop;
   oifname {{ \"lo\", \"{interface}\" }} accept
-  meta mark {OUTER_MARK:#x} accept
+  meta mark & {NETWORK_MASK:#x} == {OUTER_MARK:#x} accept
 {near}{direct}  udp sport 68 udp dport 67 accept
   udp sport 546 udp dport 547 accept
   icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
@@ -95,7 +142,7 @@ mod tests {
 
     use super::*;
     use crate::netns::Namespace;
-    use crate::system::replace_nft_table;
+    use crate::system::replace_table;
 
     /// A namespace with a cable to another, in which everything that leaves is heard.
     fn cable() -> Option<(Namespace, Namespace)> {
@@ -137,13 +184,13 @@ mod tests {
             });
             heard.recv(&mut [0; 8]).expect("the cable works");
             inside
-                .run(|| replace_nft_table(TABLE, &table).map_err(std::io::Error::other))
+                .run(|| replace_table(TABLE, &table).map_err(std::io::Error::other))
                 .unwrap();
             // What was under way.
             while heard.recv(&mut [0; 8]).is_ok() {}
             for _ in 0..100 {
                 inside
-                    .run(|| replace_nft_table(TABLE, &table).map_err(std::io::Error::other))
+                    .run(|| replace_table(TABLE, &table).map_err(std::io::Error::other))
                     .unwrap();
             }
             ends.store(true, Ordering::Relaxed);

@@ -27,9 +27,11 @@ impl System {
             let to = (net.first(), net.prefix);
             route_of(main, index, Some(to), None, (None, net.address.is_ipv6()))
         });
+        let routes: Vec<_> = routes.collect();
+        self.forget_routes_but(main, Some(index), &routes);
         let mut before = self.table_routes(main).await?;
         before.retain(|route| route.attributes.contains(&RouteAttribute::Oif(index)));
-        self.replace_among(before, routes.collect()).await?;
+        self.replace_among(before, routes).await?;
         Ok(wanted
             .iter()
             .filter_map(|net| Some((*net, clash(net)?)))

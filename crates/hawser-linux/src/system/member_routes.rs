@@ -9,10 +9,10 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use hawser_units::Net;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteType};
-use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
 
-use super::network_tables::{empty_route, route, table, to_table};
-use super::{PRIORITY, System, SystemError, refused};
+use super::network_tables::{empty_route, route, table};
+use super::{System, SystemError, refused};
+use crate::desired::{FIRST_PRIORITY, Rule};
 use crate::journal::Entry;
 use crate::netlink;
 
@@ -74,13 +74,8 @@ impl System {
 }
 
 /// Before all that is asked by mark or by source.
-pub(super) fn rule() -> RuleMessage {
-    let mut message = to_table(false);
-    message.attributes = vec![
-        RuleAttribute::Priority(PRIORITY - 3),
-        RuleAttribute::Table(table(NUMBER)),
-    ];
-    message
+pub(super) fn rule() -> Rule {
+    Rule::new(false, FIRST_PRIORITY, table(NUMBER))
 }
 
 /// Of the table: 0 and 1 are of no network of direct mode, and 1 is of first subflows.

@@ -8,10 +8,9 @@
 
 use std::net::IpAddr;
 
-use rtnetlink::packet_route::rule::{RuleAttribute, RuleMessage};
-
-use super::network_tables::{route, table, to_table};
+use super::network_tables::{route, table};
 use super::{PRIORITY, System, SystemError};
+use crate::desired::Rule;
 use crate::direct::MULTIPATH_MARK;
 use crate::journal::Entry;
 use crate::mptcp::{Endpoint, Limits, PathManager};
@@ -130,15 +129,11 @@ impl System {
 
 /// Behind what is near, so that connections to neighbours have the address with which these are
 /// reached.
-pub(super) fn rule(ipv6: bool) -> RuleMessage {
-    let mut message = to_table(ipv6);
-    message.attributes = vec![
-        RuleAttribute::Priority(PRIORITY),
-        RuleAttribute::Table(table(NUMBER)),
-        RuleAttribute::FwMark(MULTIPATH_MARK),
-        RuleAttribute::FwMask(u32::MAX),
-    ];
-    message
+pub(super) fn rule(ipv6: bool) -> Rule {
+    Rule {
+        mark: Some((MULTIPATH_MARK, u32::MAX)),
+        ..Rule::new(ipv6, PRIORITY, table(NUMBER))
+    }
 }
 
 pub(super) fn undo_endpoint(address: IpAddr) -> Result<(), SystemError> {

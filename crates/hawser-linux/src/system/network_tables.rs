@@ -10,9 +10,11 @@ use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
-use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
+use rtnetlink::packet_route::rule::{RuleAction, RuleMessage};
 
+use super::observe::route_value;
 use super::{PRIORITY, System, SystemError, is_absent, is_there, refused};
+use crate::desired::{Hop, Object, Rule, Wanted};
 use crate::direct::{NETWORK_MASK, mark};
 use crate::journal::Entry;
 use crate::netlink::{Network, NextHop};
@@ -76,12 +78,24 @@ impl System {
         Ok(())
     }
 
-    pub(super) async fn enter_rule(&mut self, entry: Entry, rule: RuleMessage) -> Result<(), SystemError> {
+    pub(super) async fn enter_rule(&mut self, entry: Entry, rule: Rule) -> Result<(), SystemError> {
         if self.has_entered(&entry) && !self.ledger().left.contains(&entry) {
+            self.want(Object::Rule(rule), Wanted::Rule);
             return Ok(());
         }
         self.enter(entry)?;
-        match self.add_rule(rule).await {
+        self.put_rule(rule).await
+    }
+
+    /// Adds a rule whose undoing is in the journal.
+    pub(super) async fn put_rule(&self, rule: Rule) -> Result<(), SystemError> {
+        let _turn = self.turn.lock().await;
+        let placed = self.ledger().desired.place(rule);
+        let added = self.add_rule(&placed).await;
+        if added.is_ok() || is_known(&added) {
+            self.want(Object::Rule(rule), Wanted::Rule);
+        }
+        match added {
             // No such family here; or an earlier run has left the rule, which is taken over as it
             // stands.
             Err(SystemError::Netlink { source, .. }) if is_absent(&source) || is_there(&source) => Ok(()),
@@ -95,8 +109,19 @@ impl System {
         number: u8,
         wanted: Vec<RouteMessage>,
     ) -> Result<(), SystemError> {
+        self.forget_routes_but(table(number), None, &wanted);
         let before = self.table_routes(table(number)).await?;
         self.replace_among(before, wanted).await
+    }
+
+    /// Records that of a table, or of its routes to one interface, only these routes are needed:
+    /// what the kernel has removed by itself is not to come back.
+    pub(super) fn forget_routes_but(&self, table: u32, device: Option<u32>, wanted: &[RouteMessage]) {
+        let kept: Vec<_> = wanted.iter().filter_map(route_value).collect();
+        self.ledger().desired.retain_routes(|key, hop| {
+            let is_meant = key.table == table && (device.is_none() || hop.device == device);
+            !is_meant || kept.iter().any(|(kept, _)| kept == key)
+        });
     }
 
     /// Adds these routes and removes those of `before` that are not among them.
@@ -106,8 +131,7 @@ impl System {
         wanted: Vec<RouteMessage>,
     ) -> Result<(), SystemError> {
         for route in &wanted {
-            let added = self.handle.route().add(route.clone()).replace().execute().await;
-            match added {
+            match self.put_route(route.clone()).await {
                 // No IPv6 here.
                 Err(error) if is_absent(&error) => {}
                 other => other.map_err(|source| refused("add a route".to_owned(), source))?,
@@ -115,17 +139,45 @@ impl System {
         }
         for route in before {
             if !wanted.iter().any(|kept| is_same(kept, &route)) {
-                self.delete_route(route).await?;
+                self.delete_wanted(route).await?;
             }
         }
         Ok(())
     }
 
     pub(super) async fn empty_table(&self, number: u8) -> Result<(), SystemError> {
+        self.ledger().desired.disown(table(number));
+        self.wait_for_keeper().await;
         for route in self.table_routes(table(number)).await? {
-            self.delete_route(route).await?;
+            self.delete_wanted(route).await?;
         }
         Ok(())
+    }
+
+    /// Adds a route, or replaces the one of the same key.
+    pub(super) async fn put_route(&self, route: RouteMessage) -> Result<(), rtnetlink::Error> {
+        let _turn = self.turn.lock().await;
+        let value = route_value(&route);
+        self.handle.route().add(route).replace().execute().await?;
+        if let Some((key, hop)) = value {
+            self.want(Object::Route(key), Wanted::Route(hop));
+        }
+        Ok(())
+    }
+
+    /// Removes a route that is no longer needed.
+    pub(super) async fn delete_wanted(&self, route: RouteMessage) -> Result<(), SystemError> {
+        let _turn = self.turn.lock().await;
+        if let Some((key, hop)) = route_value(&route) {
+            let object = Object::Route(key);
+            let mut ledger = self.ledger();
+            // Another route of the same key may have taken its place.
+            if matches!(ledger.desired.value(&object), Some(Wanted::Route(wanted)) if is_alike(wanted, &hop))
+            {
+                ledger.desired.forget(&object);
+            }
+        }
+        self.delete_route(route).await
     }
 
     pub(super) async fn delete_route(&self, route: RouteMessage) -> Result<(), SystemError> {
@@ -158,21 +210,31 @@ impl System {
     }
 }
 
+/// Whether the kernel has the rule, or cannot have it.
+fn is_known(added: &Result<(), SystemError>) -> bool {
+    matches!(added, Err(SystemError::Netlink { source, .. }) if is_there(source))
+}
+
+/// Whether two routes of one key are the same. What leads nowhere has no interface that counts.
+fn is_alike(a: &Hop, b: &Hop) -> bool {
+    a.kind == b.kind && (!a.is_unicast() || (a.device == b.device && a.gateway == b.gateway))
+}
+
 /// Marked flows go to their network's table, before anything else is asked.
-pub(super) fn mark_rule(number: u8, ipv6: bool) -> RuleMessage {
-    let mut message = rule(number, ipv6, MARK_PRIORITY);
-    message.attributes.push(RuleAttribute::FwMark(mark(0, number)));
-    message.attributes.push(RuleAttribute::FwMask(NETWORK_MASK));
-    message
+pub(super) fn mark_rule(number: u8, ipv6: bool) -> Rule {
+    Rule {
+        mark: Some((mark(0, number), NETWORK_MASK)),
+        ..Rule::new(ipv6, MARK_PRIORITY, table(number))
+    }
 }
 
 /// What has an address of the network leaves through it: connections from before, and programs that
 /// bind to an address.
-pub(super) fn source_rule(address: IpAddr, number: u8) -> RuleMessage {
-    let mut message = rule(number, address.is_ipv6(), SOURCE_PRIORITY);
-    message.header.src_len = if address.is_ipv6() { 128 } else { 32 };
-    message.attributes.push(RuleAttribute::Source(address));
-    message
+pub(super) fn source_rule(address: IpAddr, number: u8) -> Rule {
+    Rule {
+        source: Some(address),
+        ..Rule::new(address.is_ipv6(), SOURCE_PRIORITY, table(number))
+    }
 }
 
 /// A rule of a family that leads to a table, and says nothing else yet.
@@ -184,15 +246,6 @@ pub(super) fn to_table(ipv6: bool) -> RuleMessage {
         AddressFamily::Inet
     };
     message.header.action = RuleAction::ToTable;
-    message
-}
-
-fn rule(number: u8, ipv6: bool, priority: u32) -> RuleMessage {
-    let mut message = to_table(ipv6);
-    message.attributes = vec![
-        RuleAttribute::Priority(priority),
-        RuleAttribute::Table(table(number)),
-    ];
     message
 }
 
@@ -324,10 +377,10 @@ pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
 }
 
-const OWN: RouteProtocol = RouteProtocol::Other(OWN_PROTOCOL);
+pub(super) const OWN: RouteProtocol = RouteProtocol::Other(OWN_PROTOCOL);
 /// By which what Hawser has added is told from what others have added to the same table or device:
 /// of the numbers that nobody has (`/etc/iproute2/rt_protos`), "H".
-pub(super) const OWN_PROTOCOL: u8 = 72;
+pub(crate) const OWN_PROTOCOL: u8 = 72;
 const FIRST_TABLE: u32 = 18_600;
 /// Before the rules of the tunnel ([`PRIORITY`]).
 const SOURCE_PRIORITY: u32 = PRIORITY - 1;

@@ -81,6 +81,7 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let system = System::open(&run_dir.journal()).await;
     let mut system = system.context("cannot prepare the system (are you root?)")?;
     system.undo_left().await;
+    let _keeper = system.keep().context("cannot watch the system")?;
     let port = options.config.port.get();
     let socket = hawser_linux::udp::open_listening((Ipv6Addr::UNSPECIFIED, port).into())
         .with_context(|| format!("cannot listen on UDP port {port} (`port` in share.toml names another)"))?;
@@ -251,7 +252,7 @@ impl Share {
                 continue;
             }
             tracing::info!(network = network.name, "given");
-            if let Err(error) = self.system.loosen_reverse_path(&network.name) {
+            if let Err(error) = self.system.prepare_uplink(&network.name) {
                 tracing::warn!(network = network.name, %error, "answers may be filtered here");
             }
             let number = self.next_way;

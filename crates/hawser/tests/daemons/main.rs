@@ -14,6 +14,7 @@ mod gateway;
 mod gre;
 mod hubs;
 mod intents;
+mod interference;
 mod isolation;
 mod kill_switch;
 mod layers;

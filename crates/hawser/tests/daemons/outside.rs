@@ -26,6 +26,7 @@ table inet outside {
     type filter hook prerouting priority -400;
     iifname != { fiber, lte } accept
     udp dport 4430 accept
+    ip daddr 198.51.100.1 tcp dport 443 accept
     ip daddr { 10.0.10.1, 10.0.11.1 } icmp type echo-request accept
     ip6 daddr { 2001:db8:10::1, 2001:db8:11::1 } icmpv6 type echo-request accept
     icmpv6 type { nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report } accept

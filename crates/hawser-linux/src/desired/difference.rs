@@ -1,0 +1,287 @@
+//! The differences between what is desired and what the kernel holds, and what repairs each.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::net::IpAddr;
+
+use super::capture::{Capture, capture};
+use super::near::near;
+use super::{
+    Desired, Hop, Object, Observed, ObservedRoute, RouteKey, Rule, STRICT_FOR_ALL, Setting, Wanted,
+    has_room_before,
+};
+
+/// A difference between what is desired and what the kernel holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Difference {
+    /// What differs.
+    pub(crate) object: Object,
+    /// How it differs.
+    pub(crate) cause: Cause,
+    /// What makes it as desired.
+    pub(crate) repair: Repair,
+    /// Whether traffic may leave outside the tunnel until it is repaired.
+    pub(crate) is_guard: bool,
+}
+
+/// How an object differs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Cause {
+    /// It is missing.
+    Missing,
+    /// It is there with another value.
+    Changed,
+    /// It was never desired, in a table that is Hawser's own.
+    Added,
+    /// A rule of another program takes all traffic first.
+    Captured {
+        /// The rule's priority.
+        priority: u32,
+    },
+    /// The change is Hawser's own: a copied route appeared or disappeared, or rules were moved.
+    Own,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("another program removed it"),
+            Self::Changed => f.write_str("another program changed it"),
+            Self::Added => f.write_str("another program added it"),
+            Self::Captured { priority } => {
+                write!(
+                    f,
+                    "a rule of another program at priority {priority} takes all traffic first"
+                )
+            }
+            Self::Own => f.write_str("the networks changed"),
+        }
+    }
+}
+
+/// What makes an object as desired.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Repair {
+    /// Installs a table of nftables.
+    Install(String),
+    /// Writes a setting.
+    Write(String, String),
+    /// Brings an interface up.
+    Up(String),
+    /// Adds an address.
+    AddAddress(u32, IpAddr, u8),
+    /// Adds a route, in place of one of the same key.
+    ReplaceRoute(RouteKey, Hop),
+    /// Removes a route by its number.
+    RemoveRoute(usize),
+    /// Adds a rule.
+    AddRule(Rule),
+    /// Removes a rule by its number.
+    RemoveRule(usize),
+    /// Moves all rules before a priority.
+    MoveBefore(u32),
+}
+
+/// All differences: first what lets traffic out, then in the order in which they can be repaired.
+pub(crate) fn difference(desired: &Desired, observed: &Observed) -> Vec<Difference> {
+    let mut found = Vec::new();
+    for (object, wanted) in desired.objects() {
+        if let Some((cause, repair)) = one(desired, observed, object, wanted) {
+            found.push((object.clone(), cause, repair));
+        }
+    }
+    captured(desired, observed, &mut found);
+    stale_rules(desired, observed, &mut found);
+    routes(desired, observed, &mut found);
+    let mut found: Vec<_> = found
+        .into_iter()
+        .map(|(object, cause, repair)| Difference {
+            is_guard: desired.is_guard(&object),
+            object,
+            cause,
+            repair,
+        })
+        .collect();
+    found.sort_by_key(|difference| (!difference.is_guard, rank(&difference.repair)));
+    found
+}
+
+type Found = (Object, Cause, Repair);
+
+/// The difference of one object, routes aside.
+fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted) -> Option<(Cause, Repair)> {
+    match (object, wanted) {
+        (Object::Table(name), Wanted::Table { printed, .. }) => {
+            let tables = observed.tables.as_ref()?;
+            let cause = match tables.get(name) {
+                None => Cause::Missing,
+                Some(now) if !printed.is_empty() && now != printed => Cause::Changed,
+                Some(_) => return None,
+            };
+            Some((cause, Repair::Install(name.clone())))
+        }
+        (Object::Setting(key), Wanted::Setting(Setting::Is(value))) => {
+            let now = observed.settings.get(key)?;
+            let repair = || Repair::Write(key.clone(), value.clone());
+            (now != value).then(|| (Cause::Changed, repair()))
+        }
+        (Object::Setting(key), Wanted::Setting(Setting::NotStrict)) => {
+            let read = |key: &str| observed.settings.get(key)?.parse::<u8>().ok();
+            let effective = read(key)?.max(read(STRICT_FOR_ALL).unwrap_or(0));
+            let repair = || Repair::Write(key.clone(), LOOSE.to_owned());
+            (effective == STRICT).then(|| (Cause::Changed, repair()))
+        }
+        (Object::Link(name), Wanted::Up) => {
+            let index = observed.index(name)?;
+            (!observed.is_up(index)).then(|| (Cause::Changed, Repair::Up(name.clone())))
+        }
+        (Object::Address(name, address), Wanted::Prefix(prefix)) => {
+            let index = observed.index(name)?;
+            if observed.addresses.contains(&(index, *address, *prefix)) {
+                return None;
+            }
+            // IPv6 has none on an interface that is down.
+            let is_possible = observed.is_up(index) || !address.is_ipv6();
+            is_possible.then_some((Cause::Missing, Repair::AddAddress(index, *address, *prefix)))
+        }
+        (Object::Rule(rule), _) => {
+            let wanted = desired.place(*rule);
+            let mut rules = observed.rules.iter();
+            if rules.any(|found| found.is_lookup && !found.is_selective && found.rule == wanted) {
+                return None;
+            }
+            let is_elsewhere = observed
+                .rules
+                .iter()
+                .any(|found| found.is_ours && found.rule.at(wanted.priority) == wanted);
+            let cause = if is_elsewhere { Cause::Own } else { Cause::Missing };
+            Some((cause, Repair::AddRule(wanted)))
+        }
+        _ => None,
+    }
+}
+
+/// Rules of others before ours that send everything out in clear.
+fn captured(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
+    let before = found.len();
+    for ipv6 in [false, true] {
+        let Some((by, Capture::InClear)) = capture(desired, observed, ipv6) else {
+            continue;
+        };
+        let priority = by.rule.priority;
+        let cause = Cause::Captured { priority };
+        let repair = if has_room_before(priority) {
+            Repair::MoveBefore(priority)
+        } else {
+            Repair::RemoveRule(by.id)
+        };
+        let is_known = found[before..].iter().any(|(_, _, known)| *known == repair);
+        if !is_known {
+            found.push((Object::Rule(by.rule), cause, repair));
+        }
+    }
+}
+
+/// Our own rules at places where they no longer belong, once they stand where they do.
+fn stale_rules(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
+    for (object, _) in desired.objects() {
+        let Object::Rule(rule) = object else { continue };
+        let wanted = desired.place(*rule);
+        let is_there = |priority: u32| move |rule: &Rule| *rule == wanted.at(priority);
+        if !observed
+            .rules
+            .iter()
+            .any(|there| is_there(wanted.priority)(&there.rule))
+        {
+            continue;
+        }
+        let stale = observed.rules.iter().filter(|there| {
+            there.is_ours && there.rule != wanted && there.rule.at(wanted.priority) == wanted
+        });
+        found.extend(stale.map(|there| (object.clone(), Cause::Own, Repair::RemoveRule(there.id))));
+    }
+}
+
+/// Routes that are missing, lead elsewhere, or were added to our tables by others.
+fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
+    let mut wanted: BTreeMap<RouteKey, (Hop, bool)> = BTreeMap::new();
+    for (object, value) in desired.objects() {
+        if let (Object::Route(key), Wanted::Route(hop)) = (object, value) {
+            wanted.insert(*key, (*hop, false));
+        }
+    }
+    if let Some(policy) = desired.near() {
+        let copies = near(policy, observed).0.into_iter();
+        for (key, hop) in copies {
+            wanted.entry(key).or_insert((hop, true));
+        }
+    }
+    let mut there: BTreeMap<RouteKey, Vec<&ObservedRoute>> = BTreeMap::new();
+    for route in &observed.routes {
+        let is_meant = desired.owns(route.key.table) || wanted.contains_key(&route.key);
+        if is_meant {
+            there.entry(route.key).or_default().push(route);
+        }
+    }
+    for (key, (hop, is_copy)) in &wanted {
+        let now = there.remove(key).unwrap_or_default();
+        let is_right = |route: &&ObservedRoute| !route.is_complex && is_same(&route.hop, hop);
+        // The first of several routes of one key is used.
+        if !now.first().is_some_and(is_right) && is_possible(observed, hop) {
+            let cause = match (now.is_empty(), is_copy) {
+                (_, true) => Cause::Own,
+                (true, false) => Cause::Missing,
+                (false, false) => Cause::Changed,
+            };
+            found.push((Object::Route(*key), cause, Repair::ReplaceRoute(*key, *hop)));
+        } else if desired.owns(key.table) {
+            let others = now.into_iter().filter(|route| !is_right(route));
+            found.extend(others.map(|route| added(route, *is_copy)));
+        }
+    }
+    // Whose interface is down, a wanted route may be missing; nothing else may be there.
+    let is_copied = |key: &RouteKey| desired.near().is_some() && key.table == super::NEAR_TABLE;
+    for (key, others) in there {
+        found.extend(others.into_iter().map(|route| added(route, is_copied(&key))));
+    }
+}
+
+fn added(route: &ObservedRoute, is_copy: bool) -> Found {
+    // A copy whose original is gone cannot be told from what another program added.
+    let is_own = is_copy && route.protocol == crate::system::OWN_PROTOCOL;
+    let cause = if is_own { Cause::Own } else { Cause::Added };
+    (Object::Route(route.key), cause, Repair::RemoveRoute(route.id))
+}
+
+/// Whether the kernel can take the route now.
+fn is_possible(observed: &Observed, hop: &Hop) -> bool {
+    !hop.is_unicast() || hop.device.is_some_and(|device| observed.is_up(device))
+}
+
+/// Whether two routes of one key lead to the same place. The kernel gives routes that lead nowhere
+/// an interface of their own.
+fn is_same(a: &Hop, b: &Hop) -> bool {
+    let is_alike = a.device == b.device && a.gateway == b.gateway && a.source == b.source;
+    a.kind == b.kind && (!a.is_unicast() || is_alike)
+}
+
+/// Order of repairs: tables first, because they hold whatever the routes say; interfaces before
+/// their addresses, and these before routes that name them.
+fn rank(repair: &Repair) -> u8 {
+    match repair {
+        Repair::Install(_) => 0,
+        Repair::MoveBefore(_) => 1,
+        Repair::AddRule(_) => 2,
+        Repair::Up(_) => 3,
+        Repair::AddAddress(..) => 4,
+        Repair::ReplaceRoute(..) => 5,
+        Repair::RemoveRoute(_) => 6,
+        Repair::RemoveRule(_) => 7,
+        Repair::Write(..) => 8,
+    }
+}
+
+/// Reverse path filtering: the best route must lead back (RFC 3704 section 2.2).
+const STRICT: u8 = 1;
+/// Reverse path filtering: any route must lead back (RFC 3704 section 2.4).
+const LOOSE: &str = "2";

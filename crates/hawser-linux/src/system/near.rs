@@ -1,0 +1,184 @@
+//! The table of near destinations, and the routes by which the kill switch blocks.
+//!
+//! Both are a second layer beside nftables: whoever flushes the rules of one opens nothing, because
+//! the other still holds.
+
+use super::observe::{self, route_message};
+use super::{PRIORITY, System, SystemError, is_absent, refused};
+use crate::desired::near::near;
+use crate::desired::{
+    Hop, KILL_TABLE, MAIN_TABLE, NEAR_TABLE, NearPolicy, Object, RouteKey, Rule, UNICAST, capture,
+};
+use crate::direct::NETWORK_MASK;
+use crate::journal::Entry;
+use crate::udp::OUTER_MARK;
+
+impl System {
+    /// Lets those routes of the main table stay outside the tunnel that the policy permits.
+    ///
+    /// # Errors
+    /// The kernel refuses; what was added stays in the journal.
+    pub async fn stay_near(&mut self, policy: NearPolicy) -> Result<(), SystemError> {
+        self.enter(Entry::NearTable)?;
+        self.ledger().desired.set_near(Some(policy.clone()));
+        self.copy_near(&policy).await?;
+        for ipv6 in [false, true] {
+            self.enter_rule(Entry::NearRule { ipv6 }, rule(ipv6)).await?;
+        }
+        Ok(())
+    }
+
+    /// Fills the table before the rule leads there; the keeper follows the main table afterwards.
+    async fn copy_near(&self, policy: &NearPolicy) -> Result<(), SystemError> {
+        let (handle, connection) = connection()?;
+        let desired = self.ledger().desired.clone();
+        let dump = observe::dump(&handle, &desired).await;
+        connection.abort();
+        let dump = dump?;
+        let _turn = self.turn.lock().await;
+        let copies = near(policy, &dump.observed).0;
+        for (key, hop) in &copies {
+            let request = self.handle.route().add(route_message(key, hop)).replace();
+            if let Err(error) = request.execute().await {
+                // The interface may have gone down meanwhile.
+                tracing::debug!(%error, to = %key.to, "a near destination is not copied");
+            }
+        }
+        for route in &dump.observed.routes {
+            let is_kept = copies.iter().any(|(key, _)| *key == route.key);
+            if route.key.table == NEAR_TABLE && !is_kept {
+                self.delete_route(dump.routes[route.id].clone()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn undo_near(&self) -> Result<(), SystemError> {
+        self.ledger().desired.set_near(None);
+        self.wait_for_keeper().await;
+        self.empty(NEAR_TABLE).await
+    }
+
+    /// Adds the rules and the route by which nothing leads past the tunnel, whatever becomes of
+    /// nftables.
+    pub(super) async fn block(&mut self) -> Result<(), SystemError> {
+        self.ledger().desired.own(KILL_TABLE, true);
+        for ipv6 in [false, true] {
+            self.enter(Entry::Block { ipv6 })?;
+            let (key, hop) = self.nowhere(ipv6)?;
+            match self.put_route(route_message(&key, &hop)).await {
+                // No such family here.
+                Err(error) if is_absent(&error) => continue,
+                other => other.map_err(|source| refused("block all routes".to_owned(), source))?,
+            }
+            for rule in block_rules(ipv6) {
+                self.put_rule(rule).await?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn undo_block(&self, ipv6: bool) -> Result<(), SystemError> {
+        for rule in block_rules(ipv6) {
+            self.remove_rule(rule).await?;
+        }
+        let (key, hop) = self.nowhere(ipv6)?;
+        self.forget(&Object::Route(key));
+        self.wait_for_keeper().await;
+        self.delete_route(route_message(&key, &hop)).await
+    }
+
+    pub(super) fn block_entries(&self) -> Vec<Entry> {
+        let mut entries = self.entries();
+        entries.retain(|entry| matches!(entry, Entry::Block { .. }));
+        entries
+    }
+
+    /// The route that leads nowhere. An unreachable IPv4 route would also make reverse path
+    /// filtering reject packets and ARP requests that arrive from everywhere (RFC 3704 in its loose
+    /// form wants any route back), so IPv4 goes to the loopback interface, where packets end.
+    fn nowhere(&self, ipv6: bool) -> Result<(RouteKey, Hop), SystemError> {
+        let any: std::net::IpAddr = if ipv6 {
+            std::net::Ipv6Addr::UNSPECIFIED.into()
+        } else {
+            std::net::Ipv4Addr::UNSPECIFIED.into()
+        };
+        let key = RouteKey {
+            table: KILL_TABLE,
+            to: hawser_units::Net::new(any, 0),
+            metric: if ipv6 { IPV6_METRIC } else { 0 },
+        };
+        let hop = Hop {
+            kind: if ipv6 { UNREACHABLE } else { UNICAST },
+            device: (!ipv6).then_some(self.index("lo")?),
+            gateway: None,
+            source: None,
+        };
+        Ok((key, hop))
+    }
+
+    /// The interface of another VPN that takes all traffic of this machine already.
+    ///
+    /// # Errors
+    /// The kernel does not answer.
+    pub async fn full_tunnel(&self, own: &str) -> Result<Option<String>, SystemError> {
+        let (handle, connection) = connection()?;
+        let desired = self.ledger().desired.clone();
+        let dump = observe::dump(&handle, &desired).await;
+        connection.abort();
+        Ok(capture::full_tunnel(&dump?.observed, own))
+    }
+
+    /// Our rules with the conditions of `wanted`, at whatever priority they stand.
+    pub(super) async fn rules_like(&self, wanted: Rule) -> Vec<Rule> {
+        let Ok((handle, connection)) = connection() else {
+            return Vec::new();
+        };
+        let found = observe::own_rules(&handle, wanted.ipv6).await;
+        connection.abort();
+        let found = found.into_iter();
+        found.filter(|rule| rule.at(wanted.priority) == wanted).collect()
+    }
+
+    async fn empty(&self, table: u32) -> Result<(), SystemError> {
+        for route in self.table_routes(table).await? {
+            self.delete_route(route).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A connection of its own: the kernel lists one thing at a time on each.
+fn connection() -> Result<(rtnetlink::Handle, tokio::task::JoinHandle<()>), SystemError> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    Ok((handle, crate::tasks::spawn(connection)))
+}
+
+/// Near destinations are asked before the tunnel.
+pub(super) fn rule(ipv6: bool) -> Rule {
+    Rule::new(ipv6, PRIORITY, NEAR_TABLE)
+}
+
+/// Behind the tunnel's rule: what an interface needs to keep its address (DHCP renewals by
+/// datagrams, RFC 2131 section 4.4.5 and RFC 8415 section 18.2.4), then nothing.
+fn block_rules(ipv6: bool) -> [Rule; 2] {
+    let ports = if ipv6 { (UDP, 546, 547) } else { (UDP, 68, 67) };
+    [
+        Rule {
+            ports: Some(ports),
+            ..Rule::new(ipv6, PRIORITY + 2, MAIN_TABLE)
+        },
+        Rule {
+            mark: Some((OUTER_MARK, NETWORK_MASK)),
+            is_inverted: true,
+            ..Rule::new(ipv6, PRIORITY + 3, KILL_TABLE)
+        },
+    ]
+}
+
+/// Number of UDP in IP headers.
+const UDP: u8 = 17;
+/// The kernel's number of unreachable routes (`RTN_UNREACHABLE`).
+const UNREACHABLE: u8 = 7;
+/// Metric that the kernel gives to IPv6 routes without one (`IP6_RT_PRIO_USER`).
+const IPV6_METRIC: u32 = 1024;
