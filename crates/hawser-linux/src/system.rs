@@ -9,6 +9,7 @@ mod kill_switch;
 mod lease;
 mod led_subnets;
 mod member_routes;
+mod messages;
 mod multipath;
 mod near;
 mod network_tables;
@@ -41,7 +42,6 @@ pub use error::SystemError;
 pub use keeper::Keeper;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;
-pub(crate) use network_tables::OWN_PROTOCOL;
 use program::run;
 
 /// The system and what was changed in it. Copies share one journal, so whoever undoes, undoes what
@@ -262,7 +262,7 @@ impl System {
         source: Option<IpAddr>,
     ) -> Result<(), SystemError> {
         let mut route = tunnel_route(self.index(interface)?, ipv6);
-        route.attributes.extend(network_tables::preferred(source));
+        route.attributes.extend(messages::preferred(source));
         self.ledger().desired.own(TABLE, true);
         self.put_route(route)
             .await
@@ -708,7 +708,7 @@ fn undo_setting(key: &str, old: &str, new: &str) -> Result<(), SystemError> {
 
 /// The route into the tunnel's interface.
 fn tunnel_route(index: u32, ipv6: bool) -> RouteMessage {
-    let mut route = network_tables::empty_route(TABLE, ipv6);
+    let mut route = messages::empty_route(TABLE, ipv6);
     // Of universal scope: the kernel does not take the interface for the link on which a router of
     // another route lies, which it looks up with scope link.
     route.header.scope = RouteScope::Universe;
@@ -718,7 +718,7 @@ fn tunnel_route(index: u32, ipv6: bool) -> RouteMessage {
 
 /// The route that says that there is no way, behind the other.
 fn closed_tunnel(ipv6: bool) -> RouteMessage {
-    let mut route = network_tables::empty_route(TABLE, ipv6);
+    let mut route = messages::empty_route(TABLE, ipv6);
     route.header.kind = RouteType::Unreachable;
     route.attributes.push(RouteAttribute::Priority(CLOSED_METRIC));
     route

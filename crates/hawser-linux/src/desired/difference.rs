@@ -248,7 +248,7 @@ fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
 
 fn added(route: &ObservedRoute, is_copy: bool) -> Found {
     // A copy whose original is gone cannot be told from what another program added.
-    let is_own = is_copy && route.protocol == crate::system::OWN_PROTOCOL;
+    let is_own = is_copy && route.protocol == super::OWN_PROTOCOL;
     let cause = if is_own { Cause::Own } else { Cause::Added };
     (Object::Route(route.key), cause, Repair::RemoveRoute(route.id))
 }

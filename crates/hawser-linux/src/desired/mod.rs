@@ -403,6 +403,9 @@ fn is_own_table(table: u32) -> bool {
     (KILL_TABLE..=LAST_TABLE).contains(&table)
 }
 
+/// Protocol number by which rules, routes and addresses of Hawser are known: "H", a number that
+/// nobody else has (`/etc/iproute2/rt_protos`).
+pub(crate) const OWN_PROTOCOL: u8 = 72;
 /// The kernel's number of unicast routes (`RTN_UNICAST`).
 pub(crate) const UNICAST: u8 = 1;
 /// The kernel's number of its main table of routes (`RT_TABLE_MAIN`).

@@ -17,7 +17,7 @@ const ETH: u32 = 2;
 const TUNNEL: u32 = 7;
 const DHCP: u8 = 16;
 const STATIC: u8 = 4;
-const OWN: u8 = crate::system::OWN_PROTOCOL;
+const OWN: u8 = OWN_PROTOCOL;
 
 fn net(text: &str) -> Net {
     text.parse().unwrap()

@@ -10,7 +10,8 @@ use rtnetlink::packet_route::route::{
     RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteProtocol,
 };
 
-use super::{System, SystemError, network_tables, refused};
+use super::{System, SystemError, messages, refused};
+use crate::desired::OWN_PROTOCOL;
 use crate::journal::Entry;
 use crate::process::Process;
 
@@ -192,7 +193,7 @@ fn seconds(lasts: Option<Duration>) -> u32 {
 
 /// The route that the lease of a device brings; it is found again by device and metric.
 fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> RouteMessage {
-    let mut route = network_tables::empty_route(u32::from(RouteHeader::RT_TABLE_MAIN), false);
+    let mut route = messages::empty_route(u32::from(RouteHeader::RT_TABLE_MAIN), false);
     route.header.protocol = RouteProtocol::Dhcp;
     route.attributes.push(RouteAttribute::Oif(index));
     route
@@ -201,7 +202,7 @@ fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Ro
     if let Some(gateway) = gateway {
         route
             .attributes
-            .extend(network_tables::preferred(Some(IpAddr::V4(address))));
+            .extend(messages::preferred(Some(IpAddr::V4(address))));
         route
             .attributes
             .push(RouteAttribute::Gateway(RouteAddress::Inet(gateway)));
@@ -212,7 +213,7 @@ fn default_route(index: u32, address: Ipv4Addr, gateway: Option<Ipv4Addr>) -> Ro
 }
 
 /// By which the kernel tells addresses that Hawser has given, as it tells routes.
-const OWN: AddressProtocol = AddressProtocol::Other(network_tables::OWN_PROTOCOL);
+const OWN: AddressProtocol = AddressProtocol::Other(OWN_PROTOCOL);
 /// Of the default routes, with the device's index on top: a metric for each, behind what
 /// NetworkManager (from 100 on), systemd-networkd (1024) and dhcpcd (from 1000 on) take.
 const METRIC: u32 = 20_000;

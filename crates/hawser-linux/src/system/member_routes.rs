@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr};
 use hawser_units::Net;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteType};
 
-use super::network_tables::{empty_route, route, table};
+use super::messages::empty_route;
+use super::network_tables::{route, table};
 use super::{System, SystemError, refused};
 use crate::desired::{FIRST_PRIORITY, Rule};
 use crate::journal::Entry;

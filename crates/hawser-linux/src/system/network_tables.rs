@@ -6,12 +6,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use futures_util::TryStreamExt;
 use hawser_units::Net;
 use rtnetlink::RouteMessageBuilder;
-use rtnetlink::packet_route::AddressFamily;
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType,
-};
-use rtnetlink::packet_route::rule::{RuleAction, RuleMessage};
+use rtnetlink::packet_route::route::{RouteAttribute, RouteMessage, RouteScope, RouteType};
 
+use super::messages::{OWN, address_attribute, empty_route, preferred};
 use super::observe::route_value;
 use super::{PRIORITY, System, SystemError, is_absent, is_there, refused};
 use crate::desired::{Hop, Object, Rule, Wanted};
@@ -237,18 +234,6 @@ pub(super) fn source_rule(address: IpAddr, number: u8) -> Rule {
     }
 }
 
-/// A rule of a family that leads to a table, and says nothing else yet.
-pub(super) fn to_table(ipv6: bool) -> RuleMessage {
-    let mut message = RuleMessage::default();
-    message.header.family = if ipv6 {
-        AddressFamily::Inet6
-    } else {
-        AddressFamily::Inet
-    };
-    message.header.action = RuleAction::ToTable;
-    message
-}
-
 /// The ways out of a network: its subnets, its gateways, and for families that it does not carry,
 /// nowhere.
 fn routes(number: u8, network: &Network, own: &[IpAddr]) -> Vec<RouteMessage> {
@@ -320,27 +305,9 @@ pub(super) fn route_of(
     message
 }
 
-/// The address that sockets get which do not choose one.
-pub(super) fn preferred(source: Option<IpAddr>) -> Option<RouteAttribute> {
-    source.map(|source| RouteAttribute::PrefSource(address_attribute(source)))
-}
-
 fn nowhere(number: u8, ipv6: bool) -> RouteMessage {
     let mut message = empty_route(table(number), ipv6);
     message.header.kind = RouteType::Unreachable;
-    message
-}
-
-/// A default route of a table that leads nowhere yet.
-pub(super) fn empty_route(table: u32, ipv6: bool) -> RouteMessage {
-    let mut message = if ipv6 {
-        RouteMessageBuilder::<Ipv6Addr>::new().build()
-    } else {
-        RouteMessageBuilder::<Ipv4Addr>::new().build()
-    };
-    message.header.table = 0;
-    message.header.protocol = OWN;
-    message.attributes = vec![RouteAttribute::Table(table)];
     message
 }
 
@@ -365,22 +332,11 @@ fn is_same(a: &RouteMessage, b: &RouteMessage) -> bool {
     a.header.address_family == b.header.address_family && key(a) == key(b)
 }
 
-fn address_attribute(address: IpAddr) -> RouteAddress {
-    match address {
-        IpAddr::V4(v4) => RouteAddress::Inet(v4),
-        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
-    }
-}
-
 /// The table of the network of that number.
 pub(super) fn table(number: u8) -> u32 {
     FIRST_TABLE + u32::from(number)
 }
 
-pub(super) const OWN: RouteProtocol = RouteProtocol::Other(OWN_PROTOCOL);
-/// By which what Hawser has added is told from what others have added to the same table or device:
-/// of the numbers that nobody has (`/etc/iproute2/rt_protos`), "H".
-pub(crate) const OWN_PROTOCOL: u8 = 72;
 const FIRST_TABLE: u32 = 18_600;
 /// Before the rules of the tunnel ([`PRIORITY`]).
 const SOURCE_PRIORITY: u32 = PRIORITY - 1;
@@ -388,6 +344,8 @@ const MARK_PRIORITY: u32 = PRIORITY - 2;
 
 #[cfg(test)]
 mod tests {
+    use rtnetlink::packet_route::AddressFamily;
+
     use super::*;
 
     #[test]

@@ -16,7 +16,7 @@ use rtnetlink::packet_route::route::{
 use rtnetlink::packet_route::rule::{RuleAction, RuleAttribute, RuleFlags, RuleMessage, RulePortRange};
 use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 
-use super::network_tables::{OWN, empty_route, preferred, to_table};
+use super::messages::{OWN, address_attribute, empty_route, preferred, to_table};
 use super::program::run;
 use super::{SystemError, read_sysctl, refused};
 use crate::desired::{
@@ -363,13 +363,6 @@ fn ip(address: &RouteAddress) -> Option<IpAddr> {
         RouteAddress::Inet(v4) => Some(IpAddr::V4(*v4)),
         RouteAddress::Inet6(v6) => Some(IpAddr::V6(*v6)),
         _ => None,
-    }
-}
-
-fn address_attribute(address: IpAddr) -> RouteAddress {
-    match address {
-        IpAddr::V4(v4) => RouteAddress::Inet(v4),
-        IpAddr::V6(v6) => RouteAddress::Inet6(v6),
     }
 }
 
