@@ -14,19 +14,21 @@ use hawser_wire::inner::protocol;
 /// Ethernet frame.
 const USEFUL: f64 = 1200.0 / (1200.0 + 68.0 + 14.0);
 
-const BLACKHOLE: Change = Change {
-    capacity: None,
-    delay: None,
-    jitter: None,
-    loss: None,
-    queue: None,
-    burst: None,
-    state: Some(hawser_netem::State::Blackhole),
-};
-const UP: Change = Change {
-    state: Some(hawser_netem::State::Up),
-    ..BLACKHOLE
-};
+/// The change of a link to a state.
+fn set(state: hawser_netem::State) -> Change {
+    Change {
+        state: Some(state),
+        ..Change::default()
+    }
+}
+
+fn blackhole() -> Change {
+    set(hawser_netem::State::Blackhole)
+}
+
+fn up() -> Change {
+    set(hawser_netem::State::Up)
+}
 
 /// A transfer from the hub over some networks, with what it must reach.
 struct Transfer {
@@ -264,10 +266,10 @@ fn every_scheduler_carries_a_transfer_through_a_blackhole_and_back() {
         world.start(HUB, 1, Work::Bulk, ms(500), ms(7_000));
         world.start(CLIENT, 2, open(1.0, UDP), ms(500), ms(7_000));
         world.run(ms(3_000));
-        world.change(0, None, &BLACKHOLE);
+        world.change(0, None, &blackhole());
         world.run(ms(5_000));
         assert_eq!(world.ends[HUB].state(0), State::Dead, "{name}");
-        world.change(0, None, &UP);
+        world.change(0, None, &up());
         world.run(ms(9_000));
         let sink = world.ends[CLIENT].sink(1);
         let sum = if name == "redundant" { 10.0 } else { 30.0 } * USEFUL;
@@ -295,7 +297,7 @@ fn outage(from: Option<usize>) -> World {
     let mut world = World::new(&[net(20.0, 10), net(20.0, 15)], 11);
     world.start(HUB, 1, Work::Bulk, ms(500), ms(8_000));
     world.run(ms(3_000));
-    world.change(0, from, &BLACKHOLE);
+    world.change(0, from, &blackhole());
     world.run(ms(5_500));
     world
 }
@@ -364,9 +366,9 @@ fn a_lone_packet_that_is_lost_comes_by_another_path() {
             // As the first packet of a connection: nothing after it shows that it is missing.
             world.start(from, 1, open(0.1, TCP), ms(at), ms(at + 50));
             world.run(ms(at - 1));
-            world.change(0, Some(from), &BLACKHOLE);
+            world.change(0, Some(from), &blackhole());
             world.run(ms(at + 2));
-            world.change(0, Some(from), &UP);
+            world.change(0, Some(from), &up());
             world.run(ms(at + 1_000));
             let lost = world.carried(0, from).lost_outage;
             let arrived = world.ends[to]
@@ -383,7 +385,7 @@ fn a_lone_packet_that_is_lost_comes_by_another_path() {
 #[test]
 fn a_path_that_returns_is_validated_and_carries_its_rate_within_a_second() {
     let mut world = outage(None);
-    world.change(0, None, &UP);
+    world.change(0, None, &up());
     world.run(ms(10_000));
     let hub = &world.ends[HUB];
     let validating = hub
@@ -412,7 +414,7 @@ fn an_outage_of_one_direction_stops_both_and_is_survived() {
         assert!(gap <= ms(200), "from {from}: {gap:?}");
         assert!(rate > 0.9, "from {from}: {rate}");
         assert_ne!(world.ends[HUB].state(0), State::Active, "from {from}");
-        world.change(0, None, &UP);
+        world.change(0, None, &up());
         world.run(ms(10_000));
         let share = world.ends[CLIENT].sink(1).mbps(ms(6_700), ms(8_000)) / 40.0 / USEFUL;
         println!("from {from}: share {share:.3}");
@@ -487,11 +489,11 @@ fn a_drained_link_is_not_believed() {
             .rate()
     };
     let before = rate(&world);
-    world.change(0, None, &BLACKHOLE);
+    world.change(0, None, &blackhole());
     world.run(ms(4_500));
     let slower = Change {
         capacity: Some(hawser_netem::Capacity::Rate(hawser_units::Rate::from_mbps(4))),
-        ..UP
+        ..up()
     };
     world.change(0, None, &slower);
     while world.ends[HUB].entered(0, State::Active, ms(4_500)).is_none() {
