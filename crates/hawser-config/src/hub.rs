@@ -146,6 +146,8 @@ impl HubConfig {
             clients: self.reach.clients,
             services: self.reach.hub.iter().map(|service| service.0).collect(),
             networks: self.reach.networks.iter().map(|net| net.0).collect(),
+            denied: self.reach.deny.iter().map(|net| net.0).collect(),
+            protocols: self.reach.protocols.iter().map(|protocol| protocol.0).collect(),
             from: self.reach.from.iter().map(|net| net.0).collect(),
             ports,
             subnets,

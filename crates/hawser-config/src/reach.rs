@@ -21,9 +21,36 @@ pub struct ReachConfig {
     pub hub: Vec<HubService>,
     /// Private networks that they reach: `"192.168.7.0/24"`.
     pub networks: Vec<AnyNet>,
+    /// Networks that they do not reach, whatever else is allowed: `"198.51.100.0/24"`.
+    pub deny: Vec<AnyNet>,
+    /// IP protocols beside TCP, UDP and ICMP that they may send: `"esp"`, `"gre"`, `"132"`.
+    pub protocols: Vec<Protocol>,
     /// Networks whose hosts may begin connections to clients.
     pub from: Vec<AnyNet>,
 }
+
+/// An IP protocol by its number (IANA, protocol numbers).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol(pub u8);
+
+impl FromStr for Protocol {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        match text {
+            "gre" => Ok(Self(47)),
+            "esp" => Ok(Self(50)),
+            "ah" => Ok(Self(51)),
+            "sctp" => Ok(Self(132)),
+            number => number.parse().map(Self).map_err(drop),
+        }
+    }
+}
+
+from_text!(
+    Protocol,
+    "an IP protocol: gre, esp, ah, sctp or a number up to 255 as text, such as \"89\""
+);
 
 /// Something on the hub that clients may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -589,6 +589,8 @@ fn what_clients_of_a_hub_reach_is_named_and_nothing_by_default() {
         ("waypoint = [\"a b\"]", "no client's name"),
         ("[reach]\nhub = [\"22\"]", "expected a service"),
         ("[reach]\nhub = [\"tcp 0\"]", "expected a service"),
+        ("[reach]\nprotocols = [\"256\"]", "an IP protocol"),
+        ("[reach]\ndeny = [\"10.0.0.1/8\"]", "without host bits"),
         ("[reach]\nnetworks = [\"10.0.0.1/8\"]", "without host bits"),
         ("[reach]\nnetworks = [\"10.0.0.0/33\"]", "without host bits"),
         ("[reach]\neverything = true", "unknown field"),

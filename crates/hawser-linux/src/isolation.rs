@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   client --> public addresses                      accepted
+//!          --> networks that are denied              dropped
 //!          --> private and special ones              dropped, but for the networks that are named and port 53 of the hub's resolvers
 //!          --> another client                        dropped unless clients reach each other
 //!          --> the hub itself                        dropped, but for services that are named, a ping of its inner address and its resolvers
@@ -95,6 +96,10 @@ pub struct Isolation {
     pub services: Vec<Service>,
     /// Private networks that they reach.
     pub networks: Vec<Net>,
+    /// Networks that they do not reach, whatever else is allowed.
+    pub denied: Vec<Net>,
+    /// IP protocols beside TCP, UDP and ICMP that they may send to others than clients.
+    pub protocols: Vec<u8>,
     /// Networks whose hosts may begin connections to clients.
     pub from: Vec<Net>,
     /// Ports of the hub that belong to the client with that address.
@@ -163,8 +168,8 @@ chain forward {{
 }}
 chain from_clients {{
 {}  oifname \"{interface}\" {each_other}
-  ct state established,related accept
-{}{}  ip daddr {{ {} }} drop
+{}  ct state established,related accept
+{}{}{}  ip daddr {{ {} }} drop
   ip6 daddr {{ {} }} drop
   accept
 }}
@@ -174,11 +179,13 @@ chain to_clients {{
 }}
 {}{}{}",
             self.subnet_rules(),
-            rules("daddr", &self.networks),
+            self.protocol_rule(),
+            rules("daddr", &self.denied, "drop"),
+            rules("daddr", &self.networks, "accept"),
             self.resolver_rules(),
             PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
             PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
-            rules("saddr", &self.from),
+            rules("saddr", &self.from, "accept"),
             self.port_rules(),
             self.translation(),
             self.lending(),
@@ -215,6 +222,14 @@ chain to_clients {{
             }
         }
         text + "}\n"
+    }
+
+    /// Drops what is neither TCP, UDP nor ICMP: a tunnel protocol such as GRE would reach a machine that
+    /// takes it for the hub's own, and unpacks it into its network.
+    fn protocol_rule(&self) -> String {
+        let others = self.protocols.iter().map(|protocol| format!(", {protocol}"));
+        let others: String = others.collect();
+        format!("  meta l4proto != {{ tcp, udp, icmp, ipv6-icmp{others} }} drop\n")
     }
 
     /// Who reaches the subnets of clients from other clients.
@@ -292,7 +307,7 @@ chain to_clients {{
     pub fn allows(&self, to: IpAddr) -> bool {
         let to = to.to_canonical();
         let is_in = |nets: &[Net]| nets.iter().any(|net| net.contains(to));
-        !is_in(&self.pools) && (is_in(&self.networks) || !is_private(to))
+        !is_in(&self.pools) && !is_in(&self.denied) && (is_in(&self.networks) || !is_private(to))
     }
 
     fn resolver_rules(&self) -> String {
@@ -337,8 +352,8 @@ const ASKED: u32 = 0x4841_0000;
 const ASKED_MASK: u32 = 0xffff_0000;
 
 /// One rule each: networks may overlap.
-fn rules(which: &str, nets: &[Net]) -> String {
-    let rule = |net: &Net| format!("  {} {which} {net} accept\n", family(net.address));
+fn rules(which: &str, nets: &[Net], verdict: &str) -> String {
+    let rule = |net: &Net| format!("  {} {which} {net} {verdict}\n", family(net.address));
     nets.iter().map(rule).collect()
 }
 
@@ -392,6 +407,8 @@ mod tests {
             clients: false,
             services: vec![],
             networks: vec![],
+            denied: vec![],
+            protocols: vec![],
             from: vec![],
             ports: vec![],
             subnets: vec![],
@@ -409,6 +426,8 @@ mod tests {
             networks: ["10.0.0.0/8", "10.1.0.0/16", "0.0.0.0/0", "fd00::/8", "::/0"]
                 .map(net)
                 .to_vec(),
+            denied: ["10.9.0.0/16", "2001:db8:9::/48"].map(net).to_vec(),
+            protocols: vec![47, 50],
             from: ["10.0.0.0/8", "fd00::/8"].map(net).to_vec(),
             ports: [
                 (Service::Tcp(8080), "100.96.0.2"),
@@ -433,6 +452,8 @@ mod tests {
         assert!(body.contains("ip saddr 192.168.50.0/24 oifname != \"hawserhub0\" snat ip to 203.0.113.1"));
         assert!(body.contains("ip6 saddr fd00:50::/64 oifname != \"hawserhub0\" masquerade"));
         assert!(body.contains("ip daddr 192.168.50.0/24 meta mark set 0x48510003"));
+        assert!(body.contains("meta l4proto != { tcp, udp, icmp, ipv6-icmp, 47, 50 } drop"));
+        assert!(body.contains("ip6 daddr 2001:db8:9::/48 drop"));
         assert!(!body.contains("ip saddr fd00") && !body.contains("ip6 saddr 192"));
         crate::direct::tests::nft_takes(ISOLATION_TABLE, &body);
     }
@@ -441,6 +462,7 @@ mod tests {
     fn private_networks_and_clients_are_out_of_reach_unless_named() {
         let isolation = Isolation {
             networks: vec![net("10.20.0.0/16"), net("100.64.0.0/10"), net("fd00::/8")],
+            denied: vec![net("10.20.9.0/24"), net("198.51.100.0/24")],
             ..isolation()
         };
         let allows = |text: &str| isolation.allows(text.parse().unwrap());
@@ -455,6 +477,8 @@ mod tests {
         }
         for no in [
             "10.21.0.1",
+            "10.20.9.1",
+            "198.51.100.7",
             "100.96.3.4",
             "127.0.0.1",
             "169.254.169.254",

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hawser_linux::netns::Namespace;
 use serde_json::Value;
+use socket2::{Domain, Protocol, Socket, Type};
 
 use super::world::{World, good};
 
@@ -166,6 +167,33 @@ fn a_client_reaches_the_public_and_nobody_else() {
     assert!(segment.reaches(2, &segment.alice.v4, PORT) && segment.reaches(2, &segment.alice.v6, PORT));
     assert!(segment.world.ping(&segment.hub.v4) && segment.world.ping(&segment.hub.v6));
     assert!(!segment.world.ping("203.0.113.1"));
+}
+
+/// Sends packets of GRE (RFC 2784) from the client until one arrives at the server, for a second at
+/// most; returns whether one did.
+fn gre_passes(segment: &Segment) -> bool {
+    let gre = || Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(47)));
+    let receiver = segment.places[3].run(gre).unwrap();
+    receiver
+        .set_read_timeout(Some(Duration::from_millis(50)))
+        .unwrap();
+    let sender = segment.places[0].run(gre).unwrap();
+    let to: SocketAddr = "203.0.113.2:0".parse().unwrap();
+    (0..20).any(|_| {
+        sender.send_to(&[0, 0, 8, 0, 0x45], &to.into()).unwrap();
+        receiver.recv(&mut [std::mem::MaybeUninit::uninit(); 100]).is_ok()
+    })
+}
+
+#[test]
+fn only_tcp_udp_and_icmp_pass_unless_a_protocol_is_named_and_what_is_denied_does_not() {
+    let Some(segment) = Segment::new("xp") else { return };
+    assert!(!gre_passes(&segment), "a member would unpack it into its network");
+    segment.allow("", "protocols = [\"gre\"]");
+    assert!(gre_passes(&segment));
+    segment.allow("", "deny = [\"203.0.113.0/24\"]\nnetworks = [\"203.0.113.0/24\"]");
+    assert!(!segment.client_reaches("203.0.113.2", PORT));
+    assert!(segment.client_reaches("2001:db8:50::2", PORT));
 }
 
 #[test]
