@@ -63,6 +63,8 @@ impl System {
     /// nftables.
     pub(super) async fn block(&mut self) -> Result<(), SystemError> {
         self.ledger().desired.own(KILL_TABLE, true);
+        // Early at boot, and in a new namespace, it may be down, and the kernel takes no route to it.
+        self.link_up("lo").await?;
         for ipv6 in [false, true] {
             self.enter(Entry::Block { ipv6 })?;
             let (key, hop) = self.nowhere(ipv6)?;
