@@ -403,7 +403,7 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<KnownNetwork> {
         return None;
     };
     let can_check = |key: &&str| PASSED_ON.contains(key) || !is_check(key);
-    if protection == Protection::Enterprise && !values.keys().all(|key| can_check(key)) {
+    if protection == Protection::Enterprise && !values.keys().all(can_check) {
         return None;
     }
     let passed = values

@@ -40,9 +40,10 @@ pub fn run(size: u64, on_progress: &mut dyn FnMut(&DemoProgress<'_>)) -> anyhow:
         };
         report(Duration::ZERO, 0.0, 0.0);
         let undisturbed = simulate(&scenario, via)?;
-        let download = match *via {
-            Via::Hub => with_outage(&scenario, size, title, &undisturbed)?,
-            _ => download(&scenario, size, title, &undisturbed)?,
+        let download = if *via == Via::Hub {
+            with_outage(&scenario, size, title, &undisturbed)?
+        } else {
+            download(&scenario, size, title, &undisturbed)?
         };
         let elapsed = Duration::from_nanos((download.seconds * 1e9) as u64);
         report(elapsed, 1.0, download.mean_bps(size));
