@@ -3,8 +3,9 @@
 //!
 //! Files are only read. A network that its owner has told the system not to join by itself is not
 //! joined by Hawser either; nor is one whose key lies elsewhere (a keyring, a dialogue), one that
-//! belongs to some users only, or one whose check of the server (802.1X) Hawser cannot make: whoever
-//! joins such a network unchecked gives the user's password to anybody who calls himself by its name.
+//! belongs to some users only, or one whose check of the server (802.1X) Hawser cannot make:
+//! whoever joins such a network unchecked gives the user's password to anybody who calls himself by
+//! its name.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -150,8 +150,8 @@ impl Tunnel {
         Ok(())
     }
 
-    /// Returns whether a hub has assigned addresses since the start, also where the tunnel is closed
-    /// now.
+    /// Returns whether a hub has assigned addresses since the start, also where the tunnel is
+    /// closed now.
     pub(super) fn is_set_up(&self) -> bool {
         self.inner.is_some() || self.is_closed
     }

@@ -458,7 +458,8 @@ pub enum DnsMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenEnded {
-    /// It is refused until the client is stopped or let in again: the user has not asked for an end.
+    /// It is refused until the client is stopped or let in again: the user has not asked for an
+    /// end.
     #[default]
     Block,
     /// The client ends, and traffic leaves outside the tunnel.

@@ -188,9 +188,9 @@ impl Drop for Place {
 
 /// Strangers' connections of one source: a household's machines that all begin at once.
 const OF_ONE: usize = 32;
-/// A source has at most this part of all places for known connections, and at least [`OF_ONE`]: 512 of
-/// 8,192 are enough for the clients behind a carrier's address, and eight such sources leave half of
-/// the places to others.
+/// A source has at most this part of all places for known connections, and at least [`OF_ONE`]: 512
+/// of 8,192 are enough for the clients behind a carrier's address, and eight such sources leave
+/// half of the places to others.
 const SOURCES: usize = 16;
 /// Strangers' connections in all: some 100 KB each for a quarter of a minute at most.
 pub(crate) const STRANGERS: usize = 256;

@@ -653,7 +653,7 @@ impl Direct {
         Ok(())
     }
 
-    /// Whether another program removed the table, and with it the elements of its sets.
+    /// Returns whether another program removed the table, and with it the elements of its sets.
     fn refills(&mut self) -> bool {
         let reinstalled = self.system.reinstalled(TABLE);
         std::mem::replace(&mut self.reinstalled, reinstalled) != reinstalled

@@ -1,7 +1,7 @@
 //! The list of all experiments of the papers.
 //!
-//! It stands above [`crate::papers`] and [`crate::reproduce`], so that neither depends on the other both
-//! ways.
+//! It stands above [`crate::papers`] and [`crate::reproduce`], so that neither depends on the other
+//! both ways.
 
 use crate::papers::{all_aps, flow_switch, juggler, multifacet, piconet};
 use crate::reproduce::Experiment;

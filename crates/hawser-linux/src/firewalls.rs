@@ -1,8 +1,8 @@
 //! Firewalls of others that drop what a hub or a gateway forwards.
 //!
-//! A packet passes only if every chain of the forward hook accepts it, so a chain of another program
-//! with the policy drop (Docker, ufw, libvirt) stops everything that no rule of it names. Tables of
-//! `iptables-legacy` are a separate firewall, which `nft` does not show.
+//! A packet passes only if every chain of the forward hook accepts it, so a chain of another
+//! program with the policy drop (Docker, ufw, libvirt) stops everything that no rule of it names.
+//! Tables of `iptables-legacy` are a separate firewall, which `nft` does not show.
 
 use crate::system::program::run;
 

@@ -161,9 +161,9 @@ pub fn read_memory_file(descriptor: OwnedFd, limit: u64) -> io::Result<Vec<u8>> 
 ///
 /// A process that gets SIGTERM does not know why. `systemctl restart`, a control group out of
 /// memory and a kill by hand are no reason to lift a kill switch: only a job of the kind `stop` is,
-/// unless the manager has added it to a job that starts a unit which conflicts with this one. So are
-/// shutdown and reboot (`shutdown.target`), in which other services still send, and the start of
-/// another way to use the networks. Where the manager does not answer, nothing is lifted.
+/// unless the manager has added it to a job that starts a unit which conflicts with this one. So
+/// are shutdown and reboot (`shutdown.target`), in which other services still send, and the start
+/// of another way to use the networks. Where the manager does not answer, nothing is lifted.
 #[must_use]
 pub fn is_stopped_for_good() -> bool {
     let Some(unit) = own_unit() else { return true };

@@ -1,5 +1,5 @@
-//! A middlebox in front of one direction of a network: what a router, a modem or an operator does to
-//! packets by their size, protocol or ECN bits.
+//! A middlebox in front of one direction of a network: what a router, a modem or an operator does
+//! to packets by their size, protocol or ECN bits.
 //!
 //! It starts transparent unless its configuration says otherwise. Steady state: each packet gets a
 //! [`Verdict`] before the link takes it. A hang is its only failure: after a packet above a size it
@@ -48,8 +48,8 @@ impl MiddleboxConfig {
 pub struct PathMtu {
     /// Size of the largest packet that passes. Units: IP bytes.
     pub size: u16,
-    /// Sends an ICMP message that names the size to the sender of a larger packet; otherwise the path
-    /// is a black hole for larger packets.
+    /// Sends an ICMP message that names the size to the sender of a larger packet; otherwise the
+    /// path is a black hole for larger packets.
     pub icmp: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Translation of addresses and ports on a network's way to the internet (NAPT).
 //!
-//! It starts without mappings. Steady state: a packet from inside makes a mapping or refreshes it; a
-//! packet from outside passes only to the port of a mapping. It fails as routers do: mappings expire
-//! when idle, and a flush (a restart, a new address) removes all of them.
+//! It starts without mappings. Steady state: a packet from inside makes a mapping or refreshes it;
+//! a packet from outside passes only to the port of a mapping. It fails as routers do: mappings
+//! expire when idle, and a flush (a restart, a new address) removes all of them.
 //!
 //! ```text
 //!   none --packet from inside--> mapped --idle for the timeout, or a flush--> none
@@ -77,8 +77,8 @@ impl<E: Copy + PartialEq> Nat<E> {
         outside
     }
 
-    /// Translates a packet from outside to `outside`; returns the inside endpoint, or `None` when the
-    /// packet is dropped for want of a mapping.
+    /// Translates a packet from outside to `outside`; returns the inside endpoint, or `None` when
+    /// the packet is dropped for want of a mapping.
     pub fn handle_inbound(&mut self, outside: u16, now: Instant) -> Option<E> {
         self.expire(now);
         let mut mappings = self.mappings.iter();

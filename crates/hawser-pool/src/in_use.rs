@@ -1,9 +1,9 @@
 //! Which members a device takes from, for the daemon of the same device that gives: two devices do
 //! not give to each other what they take from each other.
 //!
-//! A member counts for [`LINGERS`] after it was used last. Without that, a path that is unresponsive
-//! for a moment would let the other device take in the opposite direction, and the first one, which
-//! is refused from then on, would never come back.
+//! A member counts for [`LINGERS`] after it was used last. Without that, a path that is
+//! unresponsive for a moment would let the other device take in the opposite direction, and the
+//! first one, which is refused from then on, would never come back.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
@@ -84,9 +84,9 @@ pub(crate) fn takes_from(dir: &Path, member: Code) -> bool {
 
 const LOCK: &str = "neighbours.in-use.lock";
 const LIST: &str = "neighbours.in-use";
-/// How long a member counts after it was used last: a path that fails and a member that restarts are
-/// back within seconds (`docs/neighbours.md`), and whoever wants the opposite direction asks again
-/// after 15 s at the latest.
+/// How long a member counts after it was used last: a path that fails and a member that restarts
+/// are back within seconds (`docs/neighbours.md`), and whoever wants the opposite direction asks
+/// again after 15 s at the latest.
 const LINGERS: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -322,8 +322,8 @@ impl<T> Ingress<T> {
         self.reassembly.poll_whole()
     }
 
-    /// Takes in a packet that was joined from pieces as if it had arrived whole, with its header and
-    /// the handle of its buffer, which is given back if it was not taken.
+    /// Takes in a packet that was joined from pieces as if it had arrived whole, with its header
+    /// and the handle of its buffer, which is given back if it was not taken.
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_joined(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         self.joined += 1;

@@ -218,7 +218,8 @@ fn goodput(width: u64, len: u64) -> f64 {
 fn a_smaller_path_mtu_costs_no_more_than_its_headers() {
     let full = goodput(1_500, LARGE);
     for width in [1_492, 1_480, 1_452, 1_400] {
-        // What the largest segment in a SYN is lowered to, and what a sender that knows nothing sends.
+        // What the largest segment in a SYN is lowered to, and what a sender that knows nothing
+        // sends.
         let (told, untold) = (goodput(width, width - 8 - 68), goodput(width, LARGE));
         println!(
             "{width}: {:.3} of {full:.1} Mbit/s, in pieces {:.3}",

@@ -232,8 +232,9 @@ impl Network {
         self.core.change(at, link, change);
     }
 
-    /// Makes two links the directions of one network: one that hangs stops the other, and with `nat`
-    /// addresses are translated between the sender of `up`, which is inside, and that of `down`.
+    /// Makes two links the directions of one network: one that hangs stops the other, and with
+    /// `nat` addresses are translated between the sender of `up`, which is inside, and that of
+    /// `down`.
     pub fn pair(&mut self, (up, down): (LinkId, LinkId), nat: Option<NatConfig>) {
         self.is_changed = true;
         self.core.pair((up, down), nat);

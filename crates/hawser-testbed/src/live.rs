@@ -163,7 +163,9 @@ impl Live {
     ) -> anyhow::Result<()> {
         let event = self
             .scenario
-            .order(network, direction, settings)
+            .order(network, direction, settings, &mut |path| {
+                std::fs::read_to_string(path)
+            })
             .map_err(anyhow::Error::msg)?;
         let only = direction.map_or(String::new(), |direction| format!("{direction}: "));
         self.apply(&event, format!("{only}{}", settings.join(" ")))

@@ -291,8 +291,8 @@ impl Worker {
     }
 }
 
-/// Applies the middlebox's verdict on a packet that came in at the device `from`; returns whether the
-/// link may take the packet.
+/// Applies the middlebox's verdict on a packet that came in at the device `from`; returns whether
+/// the link may take the packet.
 fn pass(
     link: &mut Link<Packet>,
     packet: &mut Packet,

@@ -30,8 +30,8 @@ pub const LIST: &str = "HAWSER_TEST_SKIPS";
 
 /// Time after which a wait in a test fails.
 ///
-/// It says nothing about how fast anything has to be: a hundred times what an idle machine needs, so
-/// that a busy one does not fail. Rates and times are for benchmarks and for virtual time.
+/// It says nothing about how fast anything has to be: a hundred times what an idle machine needs,
+/// so that a busy one does not fail. Rates and times are for benchmarks and for virtual time.
 pub const GIVE_UP: Duration = Duration::from_secs(120);
 
 /// Says that the calling test cannot run here and why; the caller returns after it.

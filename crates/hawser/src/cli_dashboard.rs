@@ -36,8 +36,8 @@ pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
             token: token.clone(),
         };
         let at = dashboard::serve(args.listen, served).await?;
-        // By address: `localhost` is also [::1], where another user may listen on the same port and be
-        // handed the token.
+        // By address: `localhost` is also [::1], where another user may listen on the same port and
+        // be handed the token.
         say!("http://{at}/#{token} (Ctrl-C ends it)")?;
         tokio::signal::ctrl_c().await?;
         anyhow::Ok(())

@@ -1,6 +1,6 @@
-//! Counts of what the style (CONTRIBUTING.md) asks to get rid of, which may only decrease: names and words of a
-//! private dialect, doc comments that begin without a verb or noun, numeric constants without a
-//! source.
+//! Counts of what the style (CONTRIBUTING.md) asks to get rid of, which may only decrease: names
+//! and words of a private dialect, doc comments that begin without a verb or noun, numeric
+//! constants without a source.
 //!
 //! `ratchet.toml` beside this file holds the counts. A change that raises one fails here; a change
 //! that lowers one writes the new count with `HAWSER_WRITE_COUNTS=1`. The counts come from patterns

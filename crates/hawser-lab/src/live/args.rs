@@ -41,7 +41,8 @@ pub(super) struct Which {
     /// runs.
     #[arg(long, value_name = "NAME")]
     pub(super) name: Option<String>,
-    /// Directory of the control sockets, in place of /run/hawser-lab (or the user's own run directory).
+    /// Directory of the control sockets, in place of /run/hawser-lab (or the user's own run
+    /// directory).
     #[arg(long, value_name = "DIR")]
     pub(super) run_dir: Option<PathBuf>,
     /// Prints the state as JSON.
@@ -51,7 +52,8 @@ pub(super) struct Which {
 
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum Asked {
-    /// Changes a network: fields (rate=2mbit delay=80ms), or down, up, blackhole, carrier, nat-flush.
+    /// Changes a network: fields (rate=2mbit delay=80ms), or down, up, blackhole, carrier,
+    /// nat-flush.
     Set(SetArgs),
     /// Triggers an event of the scenario by its number; without one, lists them.
     Event(EventArgs),

@@ -163,7 +163,8 @@ fn code_of(status: ExitStatus) -> ExitCode {
     code.map_or(ExitCode::FAILURE, ExitCode::from)
 }
 
-/// Poll interval for events, the end of a shell and Ctrl-C: half of what a person takes for immediate.
+/// Poll interval for events, the end of a shell and Ctrl-C: half of what a person takes for
+/// immediate.
 ///
 /// Source: Nielsen 1993, Usability Engineering, section 5.5.
 const TURN: Duration = Duration::from_millis(50);

@@ -253,7 +253,7 @@ fn added(route: &ObservedRoute, is_copy: bool) -> Found {
     (Object::Route(route.key), cause, Repair::RemoveRoute(route.id))
 }
 
-/// Whether the kernel can take the route now.
+/// Returns whether the kernel can take the route now.
 fn is_possible(observed: &Observed, hop: &Hop) -> bool {
     !hop.is_unicast() || hop.device.is_some_and(|device| observed.is_up(device))
 }

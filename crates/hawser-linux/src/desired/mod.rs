@@ -103,7 +103,7 @@ pub(crate) struct Hop {
 }
 
 impl Hop {
-    /// Whether packets leave by an interface.
+    /// Returns whether packets leave by an interface.
     pub(crate) fn is_unicast(&self) -> bool {
         self.kind == UNICAST
     }
@@ -280,7 +280,7 @@ impl Desired {
         }
     }
 
-    /// Whether nobody else may write to that table of routes.
+    /// Returns whether nobody else may write to that table of routes.
     pub(crate) fn owns(&self, table: u32) -> bool {
         self.owned.contains(&table)
     }
@@ -326,7 +326,7 @@ impl Desired {
     }
 }
 
-/// Whether all rules fit between the kernel's first rule and that priority.
+/// Returns whether all rules fit between the kernel's first rule and that priority.
 pub(crate) fn has_room_before(priority: u32) -> bool {
     priority > SPAN
 }
@@ -398,7 +398,7 @@ pub(crate) struct ObservedRule {
     pub(crate) is_ours: bool,
 }
 
-/// Whether only Hawser uses a table of routes of that number.
+/// Returns whether only Hawser uses a table of routes of that number.
 fn is_own_table(table: u32) -> bool {
     (KILL_TABLE..=LAST_TABLE).contains(&table)
 }

@@ -274,8 +274,8 @@ pub(crate) const SETTLE: Duration = Duration::from_millis(50);
 /// Interval of dumps without a notification: half of the second in which a change must be restored.
 pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// An object that is broken again within this time after its repair was possible is broken by a
-/// program that watches it: such a program answers a notification of the kernel, while services that
-/// restart, and timers, take longer.
+/// program that watches it: such a program answers a notification of the kernel, while services
+/// that restart, and timers, take longer.
 const INSISTENCE: Duration = Duration::from_millis(200);
 /// Times that an object is repaired at once before another program counts as one that insists.
 /// A start of systemd-networkd or firewalld takes objects away up to three times.

@@ -69,7 +69,7 @@ impl System {
     }
 }
 
-/// Whether a change belongs to the kill switch.
+/// Returns whether a change belongs to the kill switch.
 fn is_of_kill_switch(entry: &Entry) -> bool {
     let is_table = matches!(entry, Entry::NftTable { table } if table == TABLE);
     is_table

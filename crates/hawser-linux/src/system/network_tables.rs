@@ -207,7 +207,7 @@ impl System {
     }
 }
 
-/// Whether the kernel has the rule, or cannot have it.
+/// Returns whether the kernel has the rule, or cannot have it.
 fn is_known(added: &Result<(), SystemError>) -> bool {
     matches!(added, Err(SystemError::Netlink { source, .. }) if is_there(source))
 }

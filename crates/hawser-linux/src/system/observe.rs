@@ -179,7 +179,7 @@ pub(super) fn route_value(message: &RouteMessage) -> Option<(RouteKey, Hop)> {
     Some((key, hop))
 }
 
-/// Whether a route says more than its value.
+/// Returns whether a route says more than its value.
 fn is_complex(message: &RouteMessage) -> bool {
     message.header.tos != 0
         || message.header.source_prefix_length != 0

@@ -113,5 +113,6 @@ fn problem_of(event: &Event, network: &Network) -> Option<&'static str> {
         .then_some("nat and device belong to both directions; remove `direction`")
 }
 
-/// Bounds of an interface's MTU: what IPv4 needs (RFC 791 section 3.2), and the emulated devices' own.
+/// Bounds of an interface's MTU: what IPv4 needs (RFC 791 section 3.2), and the emulated devices'
+/// own.
 const DEVICE_MTUS: std::ops::RangeInclusive<u16> = 576..=1500;

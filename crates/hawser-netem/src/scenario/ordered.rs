@@ -1,5 +1,6 @@
 //! Events that a person orders while a scenario's networks run.
 
+use std::io;
 use std::path::Path;
 
 use toml::{Table, Value};
@@ -9,7 +10,8 @@ use super::{Event, Scenario, ScenarioError, overrides};
 
 impl Scenario {
     /// Reads what a person orders of a network: one word, as `down`, or fields, as `rate=2mbit
-    /// delay=80ms`, each as an `[[event]]` has them.
+    /// delay=80ms`, each as an `[[event]]` has them. `read` returns the text of a file that a field
+    /// names.
     ///
     /// # Errors
     /// What is wrong, in one line: an unknown network or field, a bad value, nothing to change.
@@ -18,6 +20,7 @@ impl Scenario {
         network: &str,
         direction: Option<&str>,
         settings: &[String],
+        read: &mut dyn FnMut(&Path) -> io::Result<String>,
     ) -> Result<Event, String> {
         let set = match settings {
             [] => return Err("nothing is set; write rate=2mbit, or down".to_owned()),
@@ -33,8 +36,7 @@ impl Scenario {
             event.insert("direction".to_owned(), text(direction));
         }
         let text = toml::to_string(&event).map_err(|error| error.to_string())?;
-        let mut read = |path: &Path| std::fs::read_to_string(path);
-        let mut reader = Reader::new(&text, Path::new("."), &mut read);
+        let mut reader = Reader::new(&text, Path::new("."), read);
         reader.only_event(&self.networks).map_err(|error| match error {
             ScenarioError::Invalid { problem, .. } => problem,
             other @ (ScenarioError::Read { .. } | ScenarioError::Override { .. }) => other.to_string(),
@@ -71,7 +73,7 @@ mod tests {
     fn order(network: &str, direction: Option<&str>, settings: &[&str]) -> Result<Event, String> {
         let scenario = Scenario::parse(TEXT, Path::new("x"), &[], &mut |_| Ok(String::new())).expect("legal");
         let settings: Vec<String> = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        scenario.order(network, direction, &settings)
+        scenario.order(network, direction, &settings, &mut |_| Ok(String::new()))
     }
 
     #[test]

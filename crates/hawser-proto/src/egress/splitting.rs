@@ -91,7 +91,8 @@ impl<B> Run<B> {
         Some(Piece::of(&range, path.mtu()))
     }
 
-    /// Bytes of the body of a datagram: of a segment behind the next one, or of a piece of the next.
+    /// Bytes of the body of a datagram: of a segment behind the next one, or of a piece of the
+    /// next.
     pub(super) fn body_len(&self, piece: Option<Piece>, step: u16) -> usize {
         match piece {
             Some(piece) => piece.body_len(step),
@@ -101,7 +102,7 @@ impl<B> Run<B> {
 }
 
 impl<B: Copy> Egress<B> {
-    /// Whether the peer reassembles packets of `len` bytes.
+    /// Returns whether the peer reassembles packets of `len` bytes.
     pub(super) fn may_split(&self, len: usize) -> bool {
         self.peer_takes_fragments && len <= MAX_SPLIT
     }

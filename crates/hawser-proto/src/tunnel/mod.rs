@@ -97,8 +97,8 @@ pub trait Items<T> {
     /// Stores a packet that parity brought back; `None` drops it.
     fn store(&mut self, packet: &[u8], inner: &Inner) -> Option<T>;
 
-    /// Stores a packet that arrived in pieces, of which `last` is the handle of the last one; `None`
-    /// drops it.
+    /// Stores a packet that arrived in pieces, of which `last` is the handle of the last one;
+    /// `None` drops it.
     fn join(&mut self, packet: &[u8], inner: &Inner, last: &T) -> Option<T>;
 
     /// Takes a handle back whose packet is not delivered.

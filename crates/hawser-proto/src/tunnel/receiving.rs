@@ -302,8 +302,8 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         Taken { freshness, spoofed }
     }
 
-    /// Takes in the packet that the piece `last` has made whole, if it has; returns how many packets
-    /// were refused for their source.
+    /// Takes in the packet that the piece `last` has made whole, if it has; returns how many
+    /// packets were refused for their source.
     fn take_joined(&mut self, last: &T, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
         let Some(whole) = self.ingress.poll_whole() else {
             return 0;

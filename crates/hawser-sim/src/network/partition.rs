@@ -16,7 +16,8 @@
 //! comes first depends on the parts, and so on the network, but on nothing else.
 //!
 //! A network stays whole while it is small, while a tap wants to see everything in order, while two
-//! of its links are a pair whose middleboxes need each other, and while any of its nodes does not name its links ([`Node::links`]).
+//! of its links are a pair whose middleboxes need each other, and while any of its nodes does not
+//! name its links ([`Node::links`]).
 //!
 //! Source: Chandy and Misra 1979 for the lookahead; here for locality, on one thread.
 

@@ -1,6 +1,7 @@
 //! Nothing of a client passes once it is revoked, whoever revokes and from where.
 //!
-//! How soon that is (within 1 s) is printed and not asserted: a busy machine starts the command later.
+//! How soon that is (within 1 s) is printed and not asserted: a busy machine starts the command
+//! later.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};

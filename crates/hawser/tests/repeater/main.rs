@@ -53,7 +53,7 @@ fn two_boxes_that_trust_each_other_become_one_network() {
 
     frames_of_a_vlan_pass(&world);
     multicast_passes_once(&world);
-    large_packets_pass_or_their_sender_is_told(&world);
+    large_packets_pass(&world);
     addresses_are_leased(&world);
 
     // Nothing stays behind, neither after an end nor after a crash.
@@ -134,16 +134,13 @@ fn multicast_passes_once(world: &World) {
     assert_eq!(seen, (0..50).collect::<Vec<_>>());
 }
 
-fn large_packets_pass_or_their_sender_is_told(world: &World) {
+/// Frames that fit no link are sent in pieces, whether or not their sender allows routers to cut them.
+fn large_packets_pass(world: &World) {
     // 1,472 bytes and two headers are a whole Ethernet frame.
-    let may_be_cut = world.ping("ha", &["-M", "dont", "-s", "1472", "203.0.113.1"]);
-    assert!(may_be_cut.status.success(), "{may_be_cut:?}");
-    let may_not = world.ping("ha", &["-M", "do", "-s", "1472", "203.0.113.1"]);
-    assert!(!may_not.status.success());
-    let said =
-        String::from_utf8_lossy(&may_not.stdout).into_owned() + &String::from_utf8_lossy(&may_not.stderr);
-    assert!(said.contains("mtu"), "{said}");
-    // Both hosts hear it, each from its own box.
+    for cutting in ["dont", "do"] {
+        let ping = world.ping("ha", &["-M", cutting, "-s", "1472", "203.0.113.1"]);
+        assert!(ping.status.success(), "{ping:?}");
+    }
     let by_ipv6 = |_| world.ping("ha", &["-s", "1472", "fd07::1"]).status.success();
     assert!((0..5).any(by_ipv6), "no large packet came through");
 }

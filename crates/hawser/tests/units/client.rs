@@ -23,7 +23,8 @@ fn joined(name: &str, config: &str) -> Option<(World, Daemon)> {
     Some((world, hub))
 }
 
-/// Services stop in parallel, and some still send: the switch stays closed until the machine is off.
+/// Services stop in parallel, and some still send: the switch stays closed until the machine is
+/// off.
 #[test]
 #[ignore = "slow: make test-all"]
 fn nothing_gets_out_while_the_machine_shuts_down() {

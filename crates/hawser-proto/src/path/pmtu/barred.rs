@@ -50,7 +50,7 @@ impl Barred {
         (now < self.until).then_some(self.safe)
     }
 
-    /// Whether the failure is so long ago that the next one counts as the first.
+    /// Returns whether the failure is so long ago that the next one counts as the first.
     pub(super) fn is_forgotten(&self, now: Instant) -> bool {
         now.since(self.until) > LONGEST
     }

@@ -25,16 +25,16 @@
 //! Deviations from RFC 8899, each for less waiting: the first probe has the link's size and the
 //! base is confirmed only where that fails (section 5.2 confirms the base first); a probe is
 //! repeated after 500 ms or the path's own timeout (section 5.1.1 suggests 15 s and wants 1 s); the
-//! raise timer begins at 10 s. A packet-too-big message of ICMP is not read: the probes of one round
-//! trip say the same and cannot be forged (section 4.6.1).
+//! raise timer begins at 10 s. A packet-too-big message of ICMP is not read: the probes of one
+//! round trip say the same and cannot be forged (section 4.6.1).
 //!
-//! Below the base: a path that takes less than 1280 bytes is in [`Phase::Error`]. It transfers small
-//! packets whole; larger ones go to other paths, or in pieces where no path takes them whole
+//! Below the base: a path that takes less than 1280 bytes is in [`Phase::Error`]. It transfers
+//! small packets whole; larger ones go to other paths, or in pieces where no path takes them whole
 //! (`hawser-wire`'s fragments). 576 bytes are assumed to pass always (RFC 791 section 3.1).
 //!
-//! Failing modems: some stop for a minute after a packet that is too large. When a path falls silent
-//! right after a probe, [`Pmtu::handle_outage`] bars sizes above the largest one that has passed, for
-//! an hour at first, then for twice as long each time.
+//! Failing modems: some stop for a minute after a packet that is too large. When a path falls
+//! silent right after a probe, [`Pmtu::handle_outage`] bars sizes above the largest one that has
+//! passed, for an hour at first, then for twice as long each time.
 
 use hawser_units::{Duration, Instant};
 
@@ -218,7 +218,7 @@ impl Pmtu {
         self.link
     }
 
-    /// Whether the search has ended: no larger size is expected to pass soon.
+    /// Returns whether the search has ended: no larger size is expected to pass soon.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         match self.phase {
@@ -286,8 +286,8 @@ impl Pmtu {
         self.try_anew(now);
     }
 
-    /// How many large packets in a row have to get lost before the size is doubted: losses by chance
-    /// raise the number.
+    /// How many large packets in a row have to get lost before the size is doubted: losses by
+    /// chance raise the number.
     #[must_use]
     pub fn doubted_after(&self, now: Instant) -> u32 {
         let recent = now.since(self.alarm_at) < ALARM_MEMORY;
@@ -384,7 +384,7 @@ impl Pmtu {
         }
     }
 
-    /// Whether a size is known not to pass.
+    /// Returns whether a size is known not to pass.
     fn has_failed(&self) -> bool {
         self.too_large <= self.ceiling
     }

@@ -366,8 +366,8 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    /// Whatever happens: sizes stay within their bounds, nothing above the ceiling is probed, and in
-    /// the end the search finds what passes.
+    /// Whatever happens: sizes stay within their bounds, nothing above the ceiling is probed, and
+    /// in the end the search finds what passes.
     #[test]
     fn random_operations_keep_the_bounds(link in 0_u16..=9_000, real in 576_u16..=9_000,
                                          ops in proptest::collection::vec(op(), 0..120)) {
