@@ -224,8 +224,8 @@ chain to_clients {{
         text + "}\n"
     }
 
-    /// Drops what is neither TCP, UDP nor ICMP: a tunnel protocol such as GRE would reach a machine that
-    /// takes it for the hub's own, and unpacks it into its network.
+    /// Drops what is neither TCP, UDP nor ICMP: a tunnel protocol such as GRE would reach a machine
+    /// that takes it for the hub's own, and unpacks it into its network.
     fn protocol_rule(&self) -> String {
         let others = self.protocols.iter().map(|protocol| format!(", {protocol}"));
         let others: String = others.collect();

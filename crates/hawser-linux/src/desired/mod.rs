@@ -14,17 +14,19 @@
 //!
 //! Some state cannot be described by a value. Its owner refills it:
 //!
-//! | state | owner | when it is refilled |
-//! |---|---|---|
-//! | elements of sets with timeouts (direct mode) | `hawser-direct`: `naming.rs`, `faster.rs` | the whole table is set again when [`System::reinstalled`](crate::system::System::reinstalled) counts up |
-//! | connection tracking entries | the kernel | entries survive a reinstalled table; flows that began meanwhile begin again |
-//! | eBPF programs and maps | `bpf/`: the process holds them open | they end with the process only |
-//! | MPTCP endpoints and limits | `hawser-direct/src/multipath.rs` | on each change of the networks |
-//! | resolvers | `hawser-direct/src/naming.rs`, `hawser-client/src/tunnel.rs` | on each new address of the tunnel |
-//! | leased addresses and their default routes | `hawser-host/src/dhcp` | on each renewal |
-//! | ports of a bridge, flows of Open vSwitch | `hawser-repeater`, `hawser-direct/src/switch.rs` | when the interface is made again; once a second |
-//! | routes of a hub to subnets of clients | `hawser-hub/src/reach.rs` | on each change of the clients |
-//! | queueing disciplines | nobody: the products set none | |
+//! - elements of sets with timeouts (direct mode): `hawser-direct` (`naming.rs`, `faster.rs`), when
+//!   [`System::reinstalled`](crate::system::System::reinstalled) counts up;
+//! - connection tracking entries: the kernel; they survive a reinstalled table, and flows that
+//!   began meanwhile begin again;
+//! - eBPF programs and maps: `bpf/`; the process holds them open, and they end with it only;
+//! - MPTCP endpoints and limits: `hawser-direct/src/multipath.rs`, on each change of the networks;
+//! - resolvers: `hawser-direct/src/naming.rs` and `hawser-client/src/tunnel.rs`, on each new
+//!   address of the tunnel;
+//! - leased addresses and their default routes: `hawser-host/src/dhcp`, on each renewal;
+//! - ports of a bridge: `hawser-repeater`, when the interface is made again; flows of Open vSwitch:
+//!   `hawser-direct/src/switch.rs`, once a second;
+//! - routes of a hub to subnets of clients: `hawser-hub/src/reach.rs`, on each change of clients;
+//! - queueing disciplines: the products set none.
 
 pub(crate) mod capture;
 pub(crate) mod difference;

@@ -63,7 +63,7 @@ impl System {
     /// nftables.
     pub(super) async fn block(&mut self) -> Result<(), SystemError> {
         self.ledger().desired.own(KILL_TABLE, true);
-        // Early at boot, and in a new namespace, it may be down, and the kernel takes no route to it.
+        // Early at boot, and in a new namespace, it may be down, and takes no route then.
         self.link_up("lo").await?;
         for ipv6 in [false, true] {
             self.enter(Entry::Block { ipv6 })?;

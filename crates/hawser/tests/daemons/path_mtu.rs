@@ -39,15 +39,18 @@ fn world(name: &str) -> Option<World> {
     Some(world)
 }
 
-/// The largest outer packet of each path, as a side sees it.
+/// The largest outer packet of each active path, as a side sees it.
 fn sizes(world: &World, side: &str) -> Vec<u64> {
     let status = world.status(side);
     let paths = status["paths"]
         .as_array()
         .or(status["sessions"][0]["paths"].as_array());
-    let of = |path: &Value| path["pmtu"].as_u64().unwrap_or_default();
+    let of = |path: &Value| {
+        let pmtu = path["pmtu"].as_u64().unwrap_or_default();
+        (path["state"] == "active").then_some(pmtu)
+    };
     paths
-        .map(|paths| paths.iter().map(of).collect())
+        .map(|paths| paths.iter().filter_map(of).collect())
         .unwrap_or_default()
 }
 

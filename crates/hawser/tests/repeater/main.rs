@@ -134,7 +134,7 @@ fn multicast_passes_once(world: &World) {
     assert_eq!(seen, (0..50).collect::<Vec<_>>());
 }
 
-/// Frames that fit no link are sent in pieces, whether or not their sender allows routers to cut them.
+/// Frames that fit no link are sent in pieces, whether or not routers may cut them.
 fn large_packets_pass(world: &World) {
     // 1,472 bytes and two headers are a whole Ethernet frame.
     for cutting in ["dont", "do"] {

@@ -213,6 +213,8 @@ chmod 700 root/etc/hawser
 for unit in $ENABLED; do
     systemctl --root=root enable "$unit"
 done
+# As on a machine of its own, commands may change settings of the network.
+export SYSTEMD_NSPAWN_API_VFS_WRITABLE=network
 exec systemd-nspawn --register=no --keep-unit -q -b -D root --network-namespace-path="$NETNS" --console=pipe \
     --capability=CAP_NET_ADMIN,CAP_NET_RAW,CAP_BPF,CAP_PERFMON --bind=/dev/net/tun --system-call-filter=bpf
 "#;
