@@ -86,7 +86,10 @@ fn packets_of_all_sizes_pass_networks_that_take_less_than_their_devices() {
         }
         world.wait("both ends know the size", |world| {
             let size = u64::from(size);
-            is_within(&sizes(world, "c"), size) && is_within(&sizes(world, "h"), size)
+            // Below the base size the client, which sends few large packets, may go on repeating
+            // them in smaller pieces; the hub sends the transfer.
+            let is_known = size < 1_280 || is_within(&sizes(world, "c"), size);
+            is_known && is_within(&sizes(world, "h"), size)
         });
     }
 }
