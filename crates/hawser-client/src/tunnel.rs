@@ -9,7 +9,7 @@ use hawser_host::beside::{self, Beside};
 use hawser_linux::desired::NearPolicy;
 use hawser_linux::gateway::{Gateway, Lans, PortForward};
 use hawser_linux::netlink::Network;
-use hawser_linux::system::System;
+use hawser_linux::system::{System, with_sources};
 use hawser_linux::tun::Tun;
 use hawser_units::Net;
 use hawser_wire::control::Welcome;
@@ -111,7 +111,7 @@ impl Tunnel {
             && let Err(error) = self.system.resolvers(&self.interface, &inner.dns)
         {
             tracing::warn!(
-                error = describe(&error),
+                error = with_sources(&error),
                 "resolvers are as before: set them by hand, or dns = \"keep\""
             );
         }
@@ -140,7 +140,7 @@ impl Tunnel {
             match steps {
                 Err(error) if ipv6 => {
                     tracing::warn!(
-                        error = describe(&error),
+                        error = with_sources(&error),
                         "no IPv6 through the tunnel: this machine has it switched off"
                     );
                 }
@@ -225,7 +225,7 @@ impl Tunnel {
         if let Err(error) = self.system.prepare_uplink(&network.name) {
             tracing::warn!(
                 network = network.name,
-                error = describe(&error),
+                error = with_sources(&error),
                 "answers may be filtered here"
             );
         }
@@ -259,14 +259,4 @@ impl Tunnel {
 
 fn net((address, prefix): &(IpAddr, u8)) -> Net {
     Net::new(*address, *prefix)
-}
-
-fn describe(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }

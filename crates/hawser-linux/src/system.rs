@@ -38,7 +38,7 @@ use crate::direct::{Elements, NETWORK_MASK, half};
 use crate::journal::{Entry, Journal, Rule};
 use crate::offload;
 use crate::udp::OUTER_MARK;
-pub use error::SystemError;
+pub use error::{SystemError, with_sources};
 pub use keeper::Keeper;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;

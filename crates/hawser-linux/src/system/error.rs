@@ -60,3 +60,15 @@ pub enum SystemError {
         message: String,
     },
 }
+
+/// Returns an error in one line, with the causes that it names as its sources.
+#[must_use]
+pub fn with_sources(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text.push_str(&format!(": {cause}"));
+        source = cause.source();
+    }
+    text
+}

@@ -15,6 +15,7 @@ use netlink_sys::{AsyncSocket, AsyncSocketExt, Socket, SocketAddr, TokioSocket};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
+use super::error::with_sources;
 use super::observe::{self, Dump, print_table, print_tables, route_message, rule_message};
 use super::{System, SystemError, is_absent, is_there, read_sysctl, refused, replace_table, sysctl_path};
 use crate::clock;
@@ -300,16 +301,6 @@ fn log(event: &Event) {
 
 fn nested(device: &str) -> String {
     format!("another VPN ({device}) takes all traffic first: its packets use the tunnel")
-}
-
-fn with_sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text.push_str(&format!(": {cause}"));
-        source = cause.source();
-    }
-    text
 }
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
