@@ -195,6 +195,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         queues: vec![tun],
         pairs: Pairs::ONE,
         format: Format::Ip,
+        client_policy: None,
         trial: Trial::default(),
         seed: u64::from_be_bytes(random()),
     })?;

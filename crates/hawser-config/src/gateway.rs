@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use hawser_linux::gateway::PortForward;
-use hawser_linux::isolation::Service;
+use hawser_units::Service;
 use serde::Deserialize;
 use serde::de::{self, Deserializer};
 

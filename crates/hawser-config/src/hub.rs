@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
-use hawser_linux::isolation::{Isolation, LedSubnet, Service};
-use hawser_units::Net;
+use hawser_linux::isolation::{Isolation, LedSubnet};
+use hawser_units::{Net, Service};
 use hawser_wire::layer;
 use serde::Deserialize;
 

@@ -4,8 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use hawser_linux::isolation::Service;
-use hawser_units::Net;
+use hawser_units::{Net, Service};
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 

@@ -24,7 +24,7 @@ use hawser_config::StoreConfig;
 use hawser_config::identity::{KeyHash, random, sha256};
 use hawser_config::invitation::{HubAddress, InvitedTo, MOST_OTHERS, Token, check_name};
 use hawser_host::usage::DaySum;
-use hawser_linux::isolation::Service;
+use hawser_units::Service;
 use hawser_wire::control::Refusal;
 use serde_json::Value;
 

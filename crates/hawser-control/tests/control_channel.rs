@@ -133,6 +133,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetPause { .. } => "set pause",
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
+            Change::SetClientPolicy(_) => "set client policy",
             Change::SetSubnets { .. } => "set subnets",
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }

@@ -235,6 +235,8 @@ impl Sender {
                 self.sessions.equip(socket);
                 self.sockets.insert(*id, Arc::clone(socket));
             }
+            // It holds for what is received.
+            Change::SetClientPolicy(_) => {}
             Change::RemoveSocket { id } => {
                 self.sockets.remove(id);
             }

@@ -12,6 +12,7 @@ use hawser_linux::clock::{now, use_precise_timers};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::{DataSocket, plain};
 use hawser_linux::wait::{Waker, wait_readable};
+use hawser_proto::client_filter::{ClientFilter, Policy};
 use hawser_proto::ingress::Ingress;
 use hawser_proto::resequencer;
 use hawser_proto::tunnel::{self, Arrival, Items, Refusal, RelayIntervals, Role};
@@ -103,6 +104,7 @@ struct Dropped {
     forged: u64,
     spoofed: u64,
     not_ect: u64,
+    filtered: u64,
     no_context: u64,
     tun: u64,
     control: u64,
@@ -114,6 +116,8 @@ pub(super) struct Links {
     pub(super) format: Format,
     /// How packets are put in order.
     pub(super) order: resequencer::Config,
+    /// What clients may reach, on a hub.
+    pub(super) client_policy: Option<Arc<Policy>>,
     pub(super) orders: Taker<Order, (), Waker>,
     /// The sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
@@ -122,6 +126,8 @@ pub(super) struct Links {
 
 pub(super) struct Receiving {
     links: Links,
+    /// Drops what clients may not reach, on a hub.
+    filter: Option<ClientFilter<Arc<Policy>>>,
     sockets: Vec<(SocketId, Arc<DataSocket>)>,
     sessions: BTreeMap<SessionId, Session>,
     paths: HashMap<u32, PathEntry>,
@@ -150,6 +156,7 @@ impl Receiving {
         let mut store = Store::new(share, now());
         let offered = (0..BUFFERS).map(|_| store.take()).collect();
         Self {
+            filter: links.client_policy.clone().map(ClientFilter::new),
             links,
             sockets: Vec::new(),
             sessions: BTreeMap::new(),
@@ -506,6 +513,7 @@ impl Receiving {
                 }
             }
             Change::SetLimit { session, limit } => self.set_limit(*session, *limit),
+            Change::SetClientPolicy(policy) => self.filter = Some(ClientFilter::new(Arc::clone(policy))),
             // These concern sending only.
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
@@ -597,6 +605,7 @@ impl Receiving {
             ("ingress_forged", dropped.forged),
             ("ingress_spoofed", dropped.spoofed),
             ("ingress_ce_on_not_ect", dropped.not_ect),
+            ("ingress_not_allowed", dropped.filtered),
             ("ingress_no_context", dropped.no_context),
             ("ingress_tun_refused", dropped.tun),
             ("ingress_control_dropped", dropped.control),

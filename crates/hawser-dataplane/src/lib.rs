@@ -43,6 +43,7 @@ pub use hawser_proto::tunnel::Role;
 pub use hawser_wire::pairs::Pairs;
 
 use checkpoint::SessionCheckpoint;
+use hawser_proto::client_filter::Policy;
 use hawser_proto::egress::Declaration;
 use hawser_proto::resequencer;
 use hawser_units::{Bytes, Duration, Net, PathId, Rate};
@@ -292,6 +293,8 @@ pub enum Change {
         /// All of them, the first [`hawser_proto::egress::MOST_DECLARED`] count.
         flows: Vec<Declaration>,
     },
+    /// Changes what the clients of a hub may reach.
+    SetClientPolicy(Arc<Policy>),
     /// Goes on with a session of the process before. It must have passed
     /// [`SessionCheckpoint::check`], and comes before the socket that its paths use.
     RestoreSession {
@@ -532,6 +535,9 @@ pub struct DataPlaneConfig {
     pub pairs: Pairs,
     /// What it carries: the inner packets of all sessions.
     pub format: Format,
+    /// What the clients of a hub may reach; `None` where the far end may send to any address: on a
+    /// client, and between the ends of a bond.
+    pub client_policy: Option<Arc<Policy>>,
     /// What is different from what serves best, to measure what that is worth.
     pub trial: Trial,
     /// From the operating system's randomness: seeds what must not be guessed but is no secret.
@@ -602,6 +608,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     let received = Share::divide(store::CAPACITY, count).into_iter();
     let mut threads = Vec::new();
     let (format, trial) = (config.format, config.trial);
+    let client_policy = config.client_policy;
     for (pair, (((tun, takers), to_send), received)) in config
         .queues
         .into_iter()
@@ -637,12 +644,14 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
             sender.run();
         })?);
         let (pairs, control) = (others(), control_sender.clone());
+        let client_policy = client_policy.clone();
         threads.push(spawn(&name("hawser-ingress"), move || {
             let _pairs = pairs;
             let links = ingress::Links {
                 tun: receiving,
                 format,
                 order: trial.order(),
+                client_policy,
                 orders: for_ingress,
                 egress: StopsOther(egress),
                 control,

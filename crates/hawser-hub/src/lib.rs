@@ -53,19 +53,21 @@ use hawser_host::signals::Signals;
 use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
 use hawser_linux::firewalls::forward_drops;
-use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, is_private, masquerade};
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
+use hawser_linux::netlink::{self, Watch};
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
-use hawser_units::Net;
+use hawser_proto::client_filter::Policy as ClientPolicy;
+use hawser_units::{Net, is_private};
 use hawser_wire::frame::Format;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
-use reach::{Leading, Reach};
+use reach::{Leading, Reach, client_policy};
 
 pub use accounts::{to_csv, usage};
 pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
@@ -106,7 +108,10 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
     let isolation = config.isolation(ports, subnets);
-    let carrying = Carrying::start(&config, &options.spread, store, queues, inherited);
+    let local = netlink::subnets_of(|_| true).await;
+    let local = local.context("cannot list the addresses of this machine")?;
+    let policy = client_policy(&isolation, &local);
+    let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
     if prepared.is_ok() {
         // What a crash left is in the way of nobody and goes with the rest below.
@@ -120,7 +125,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         (Ok(carrying), Ok(())) => {
             serve(
                 options,
-                (config, isolation, system.clone()),
+                (config, (isolation, local), system.clone()),
                 &identity,
                 carrying,
                 &run_dir,
@@ -161,7 +166,7 @@ struct Carrying {
 
 impl Carrying {
     fn start(
-        config: &HubConfig,
+        (config, policy): (&HubConfig, ClientPolicy),
         spread: &Spread,
         store: SharedStore,
         queues: Vec<Tun>,
@@ -175,6 +180,7 @@ impl Carrying {
             queues,
             pairs: spread.pairs(),
             format: Format::Ip,
+            client_policy: Some(Arc::new(policy)),
             trial: Trial::default(),
             seed,
         })?;
@@ -212,7 +218,7 @@ impl Carrying {
 
 async fn serve(
     options: HubOptions,
-    (config, isolation, system): (HubConfig, Isolation, System),
+    (config, (isolation, local), system): (HubConfig, (Isolation, Vec<Net>), System),
     identity: &Identity,
     carrying: Carrying,
     run_dir: &RunDir,
@@ -251,7 +257,8 @@ async fn serve(
     let reach = Reach::new(
         (store.clone(), system.clone()),
         (config.nat, options.spread.pairs()),
-        isolation,
+        (isolation, local),
+        orders.clone(),
     );
     let waypoint = Waypoint::new(system.clone(), guests, store.clone(), given);
     let relayed = waypoint.done();
@@ -373,11 +380,13 @@ impl Hub {
         let (carries, mut carried) = mpsc::channel(1);
         self.control.hold_against_store();
         let mut counts_quotas = self.see_to_quotas(&accounts);
+        let mut addresses = Watch::addresses()?;
         let mut look = tokio::time::interval(LOOK);
         look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 event = plane.events.recv() => self.on_event(&event.context(PLANE_ENDED)?),
+                local = addresses.next() => self.reach.set_local(local?),
                 Some(asked) = socket.requests.recv() => if self.on_asked(asked).await { break },
                 _ = look.tick() => {
                     self.control.hold_against_store();

@@ -1,16 +1,19 @@
 //! What of clients is reached from outside and from each other: ports of the hub that lead to them
 //! (`hawser hub forward`), and subnets behind them (`hawser hub subnet`).
 
-use std::net::{IpAddr, Ipv6Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use hawser_config::Nat;
 use hawser_control::enrolment::{SharedStore, Subnet};
-use hawser_dataplane::Pairs;
-use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet, Service, is_private};
+use hawser_dataplane::{Change, Orders, Pairs};
+use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet};
 use hawser_linux::netlink;
 use hawser_linux::system::System;
+use hawser_proto::client_filter::Policy;
+use hawser_units::{Net, Service, is_private};
 
 use super::{Hub, load, masks, open_store};
 
@@ -102,14 +105,19 @@ pub(super) struct Reach {
     generation: Option<u64>,
     /// The rules in force.
     isolation: Isolation,
+    /// The addresses of this machine, each with its prefix length.
+    local: Vec<Net>,
+    /// To the data plane, which holds clients to the same in a second place.
+    orders: Orders,
 }
 
 impl Reach {
-    /// `isolation` is in force, and no routes are.
+    /// `isolation` is in force, and no routes are; the machine has the addresses `local`.
     pub(super) fn new(
         (store, system): (SharedStore, System),
         (nat, pairs): (Nat, Pairs),
-        isolation: Isolation,
+        (isolation, local): (Isolation, Vec<Net>),
+        orders: Orders,
     ) -> Self {
         Self {
             store,
@@ -118,6 +126,8 @@ impl Reach {
             pairs,
             generation: None,
             isolation,
+            local,
+            orders,
         }
     }
 
@@ -131,17 +141,63 @@ impl Reach {
         Leading::of(&self.store, self.nat, self.pairs)
     }
 
+    /// Takes in the addresses of this machine, each with its prefix length.
+    pub(super) fn set_local(&mut self, local: Vec<Net>) {
+        self.local = local;
+        self.send_policy();
+    }
+
+    fn send_policy(&self) {
+        let policy = client_policy(&self.isolation, &self.local);
+        (self.orders)(Change::SetClientPolicy(Arc::new(policy)).into());
+    }
+
     /// Puts rules and routes into force.
     pub(super) async fn enforce(&mut self, isolation: Isolation) -> anyhow::Result<()> {
         let set = self.system.nft_table(ISOLATION_TABLE, &isolation.body());
         set.context("cannot change what clients reach")?;
         self.isolation = isolation;
+        self.send_policy();
         let nets: Vec<_> = self.isolation.subnets.iter().map(|subnet| subnet.net).collect();
         let left_out = self.system.led_subnets(&self.isolation.interface, &nets).await;
         for (net, near) in left_out.context("cannot route subnets to clients")? {
             tracing::error!(subnet = %net, network = %near, "a subnet of a client overlaps a network of this machine, which keeps it");
         }
         Ok(())
+    }
+}
+
+/// What `isolation` says, for the filter in the process; `local`: the machine's addresses, each
+/// with its prefix length.
+pub(super) fn client_policy(isolation: &Isolation, local: &[Net]) -> Policy {
+    let isolation = isolation.clone();
+    let local = local.iter().flat_map(|net| [Some(net.address), broadcast(*net)]);
+    let subnets = isolation.subnets.into_iter();
+    Policy {
+        pools: isolation.pools,
+        own: isolation.own,
+        local: local.flatten().collect(),
+        resolvers: isolation.resolvers,
+        clients: isolation.clients,
+        services: isolation.services,
+        networks: isolation.networks,
+        denied: isolation.denied,
+        protocols: isolation.protocols,
+        from: isolation.from,
+        ports: isolation.ports,
+        subnets: subnets.map(|subnet| (subnet.net, subnet.guests)).collect(),
+    }
+}
+
+/// The directed broadcast address of a machine's address; none of point-to-point networks
+/// (RFC 3021) and of IPv6.
+fn broadcast(net: Net) -> Option<IpAddr> {
+    match net.address {
+        IpAddr::V4(v4) if net.prefix < 31 => {
+            let host = u32::MAX.checked_shr(u32::from(net.prefix)).unwrap_or(0);
+            Some(Ipv4Addr::from_bits(v4.to_bits() | host).into())
+        }
+        _ => None,
     }
 }
 

@@ -15,9 +15,9 @@
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
-use hawser_units::Net;
+use hawser_units::{Net, Service};
 
-use crate::isolation::Service;
+use crate::isolation::service_match;
 use crate::nft::{self, family, version};
 
 /// The name of the table.
@@ -139,7 +139,7 @@ chain out_of_tunnel {{
     }
 
     fn port(&self, forward: &PortForward) -> String {
-        let matches = forward.service.matches();
+        let matches = service_match(forward.service);
         let is_ipv6 = forward.to.is_ipv6();
         let Some(own) = self.addresses.iter().find(|own| own.is_ipv6() == is_ipv6) else {
             return String::new();

@@ -17,11 +17,10 @@
 //! Limitations: who has a public address in the hub's own segment is public. That one client does
 //! not send with another's address is the data plane's business.
 
-use std::fmt::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::str::FromStr;
+use std::fmt::Write as _;
+use std::net::IpAddr;
 
-use hawser_units::Net;
+use hawser_units::{Net, PRIVATE4, PRIVATE6, Service, is_private};
 
 use crate::bpf::queue_mark;
 use crate::nft::{family, version};
@@ -29,53 +28,12 @@ use crate::nft::{family, version};
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
 
-/// Something on the hub itself that clients may use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Service {
-    /// Everything.
-    All,
-    /// A TCP port.
-    Tcp(u16),
-    /// A UDP port.
-    Udp(u16),
-}
-
-impl FromStr for Service {
-    type Err = ();
-
-    /// `all`, `tcp 22`, `udp 123`.
-    fn from_str(text: &str) -> Result<Self, ()> {
-        if text == "all" {
-            return Ok(Self::All);
-        }
-        let (protocol, port) = text.split_once(' ').ok_or(())?;
-        let port = port.parse().ok().filter(|port| *port > 0).ok_or(())?;
-        match protocol {
-            "tcp" => Ok(Self::Tcp(port)),
-            "udp" => Ok(Self::Udp(port)),
-            _ => Err(()),
-        }
-    }
-}
-
-impl fmt::Display for Service {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::All => f.write_str("all"),
-            Self::Tcp(port) => write!(f, "tcp {port}"),
-            Self::Udp(port) => write!(f, "udp {port}"),
-        }
-    }
-}
-
-impl Service {
-    /// As a rule matches its packets; everything that has ports for `All`.
-    pub(crate) fn matches(self) -> String {
-        match self {
-            Self::All => "meta l4proto { tcp, udp }".to_owned(),
-            Self::Tcp(port) => format!("tcp dport {port}"),
-            Self::Udp(port) => format!("udp dport {port}"),
-        }
+/// The nftables match of packets to a service; everything that has ports for [`Service::All`].
+pub(crate) fn service_match(service: Service) -> String {
+    match service {
+        Service::All => "meta l4proto { tcp, udp }".to_owned(),
+        Service::Tcp(port) => format!("tcp dport {port}"),
+        Service::Udp(port) => format!("udp dport {port}"),
     }
 }
 
@@ -153,7 +111,9 @@ impl Isolation {
         for service in &self.services {
             let _ = match service {
                 Service::All => writeln!(text, "  accept"),
-                one @ (Service::Tcp(_) | Service::Udp(_)) => writeln!(text, "  {} accept", one.matches()),
+                one @ (Service::Tcp(_) | Service::Udp(_)) => {
+                    writeln!(text, "  {} accept", service_match(*one))
+                }
             };
         }
         let each_other = if self.clients { "accept" } else { "drop" };
@@ -279,7 +239,7 @@ chain to_clients {{
 
     fn port_rules(&self) -> String {
         let rule = |(service, to): &(Service, IpAddr)| {
-            let (family, matches) = (family(*to), service.matches());
+            let (family, matches) = (family(*to), service_match(*service));
             format!("  {family} daddr {to} {matches} ct status dnat accept\n")
         };
         self.ports.iter().map(rule).collect()
@@ -292,7 +252,7 @@ chain to_clients {{
         }
         let interface = &self.interface;
         let rule = |(service, to): &(Service, IpAddr)| {
-            let (ip, version, matches) = (family(*to), version(*to), service.matches());
+            let (ip, version, matches) = (family(*to), version(*to), service_match(*service));
             format!(
                 "  iifname != \"{interface}\" fib daddr type local meta nfproto {version} {matches} dnat {ip} to {to}\n"
             )
@@ -337,14 +297,6 @@ pub fn masquerade(interface: &str, nets: &[Net], addresses: &[IpAddr]) -> String
     format!("chain postrouting {{\n  type nat hook postrouting priority srcnat; policy accept;\n{rules}}}\n")
 }
 
-/// Whether an address is for a network of its own, or for no host at all.
-#[must_use]
-pub fn is_private(address: IpAddr) -> bool {
-    let nets4 = PRIVATE4.iter().map(|(net, prefix)| Net::new(*net, *prefix));
-    let nets6 = PRIVATE6.iter().map(|(net, prefix)| Net::new(*net, *prefix));
-    nets4.chain(nets6).any(|net| net.contains(address))
-}
-
 /// The mark of a connection that a client began with a code point that says what it needs: "HA",
 /// and the code point in the lower half.
 const ASKED: u32 = 0x4841_0000;
@@ -356,39 +308,6 @@ fn rules(which: &str, nets: &[Net], verdict: &str) -> String {
     let rule = |net: &Net| format!("  {} {which} {net} {verdict}\n", family(net.address));
     nets.iter().map(rule).collect()
 }
-
-/// Addresses that are not public (RFC 6890, RFC 1918, RFC 6598), among them the metadata services
-/// of clouds (169.254.169.254, 100.100.100.200), and one that looks public: 168.63.129.16 of Azure.
-const PRIVATE4: [(Ipv4Addr, u8); 12] = [
-    (Ipv4Addr::new(0, 0, 0, 0), 8),
-    (Ipv4Addr::new(10, 0, 0, 0), 8),
-    (Ipv4Addr::new(100, 64, 0, 0), 10),
-    (Ipv4Addr::new(127, 0, 0, 0), 8),
-    (Ipv4Addr::new(168, 63, 129, 16), 32),
-    (Ipv4Addr::new(169, 254, 0, 0), 16),
-    (Ipv4Addr::new(172, 16, 0, 0), 12),
-    (Ipv4Addr::new(192, 0, 0, 0), 24),
-    (Ipv4Addr::new(192, 168, 0, 0), 16),
-    (Ipv4Addr::new(198, 18, 0, 0), 15),
-    (Ipv4Addr::new(224, 0, 0, 0), 4),
-    (Ipv4Addr::new(240, 0, 0, 0), 4),
-];
-
-/// The same of IPv6 (RFC 6890, RFC 4193, with the metadata service fd00:ec2::254), and what leads
-/// to IPv4 addresses by translation (RFC 6052, RFC 8215) or in tunnels (RFC 3056, RFC 4380): where
-/// that ends is not known here.
-const PRIVATE6: [(Ipv6Addr, u8); 10] = [
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 0), 96),
-    (Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0), 96),
-    (Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, 0, 0), 96),
-    (Ipv6Addr::new(0x64, 0xff9b, 1, 0, 0, 0, 0, 0), 48),
-    (Ipv6Addr::new(0x2001, 0, 0, 0, 0, 0, 0, 0), 32),
-    (Ipv6Addr::new(0x2002, 0, 0, 0, 0, 0, 0, 0), 16),
-    (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
-    (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
-    (Ipv6Addr::new(0xfec0, 0, 0, 0, 0, 0, 0, 0), 10),
-    (Ipv6Addr::new(0xff00, 0, 0, 0, 0, 0, 0, 0), 8),
-];
 
 #[cfg(test)]
 mod tests {

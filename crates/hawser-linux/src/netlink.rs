@@ -154,6 +154,18 @@ impl Watch<Device> {
     }
 }
 
+impl Watch<Net> {
+    /// Starts to watch the addresses of all interfaces, loopback too, each with its prefix length;
+    /// must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`WatchError::Socket`].
+    pub fn addresses() -> Result<Self, WatchError> {
+        let groups = [MulticastGroup::Ipv4Ifaddr, MulticastGroup::Ipv6Ifaddr];
+        Self::over(&groups, |handle| Box::pin(list_addresses(handle)))
+    }
+}
+
 /// A look at everything of one sort.
 type Look<T> = fn(&Handle) -> BoxFuture<'_, Result<Vec<T>, WatchError>>;
 
@@ -420,6 +432,11 @@ fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
 
 /// One change of a network comes as a burst of announcements, which is over within this time.
 const SETTLE: Duration = Duration::from_millis(20);
+
+async fn list_addresses(handle: &Handle) -> Result<Vec<Net>, WatchError> {
+    let found = subnets(handle).await?;
+    Ok(found.into_iter().map(|(_, net)| net).collect())
+}
 
 /// The networks that interfaces are in, each with the interface's index.
 ///

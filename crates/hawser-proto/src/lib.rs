@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod checkpoint;
+pub mod client_filter;
 pub mod discovery;
 pub mod egress;
 pub mod fec;

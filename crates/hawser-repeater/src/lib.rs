@@ -201,6 +201,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         queues: vec![tun],
         pairs: Pairs::ONE,
         format: Format::Ethernet,
+        client_policy: None,
         trial: Trial {
             any_order: options.any_order,
             buffer: options.buffer.map(|packets| Bytes(packets * PACKET)),

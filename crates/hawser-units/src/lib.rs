@@ -6,12 +6,16 @@
 #![forbid(unsafe_code)]
 
 mod net;
+mod private;
 mod rate;
+mod service;
 mod time;
 
 pub use core::time::Duration;
 pub use net::Net;
+pub use private::{PRIVATE4, PRIVATE6, is_private};
 pub use rate::{MeasuredRate, PredictedRate, Rate};
+pub use service::Service;
 pub use time::Instant;
 
 /// A number of bytes.

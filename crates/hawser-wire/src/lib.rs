@@ -27,3 +27,4 @@ pub mod pool;
 pub mod preference;
 mod reasons;
 pub mod receipt;
+pub mod upper_layer;

@@ -13,8 +13,8 @@ use hawser_control::enrolment::{MonthSum, Standing, Subnet};
 use hawser_host::run_dir::Role;
 use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
 use hawser_linux::confine::Duty;
-use hawser_linux::isolation::Service;
 use hawser_terminal::{columns, say, show};
+use hawser_units::Service;
 use serde_json::{Value, json};
 
 use crate::amounts::{bytes, cap_of, quota_of};

@@ -9,9 +9,9 @@ use hawser_config::invitation::HubAddress;
 use hawser_host::control_socket::is_alive;
 use hawser_host::run_dir::{self, Role};
 use hawser_hub::{self as hub, HubInit};
-use hawser_linux::isolation::is_private;
 use hawser_linux::process::is_root;
 use hawser_terminal::say;
+use hawser_units::is_private;
 
 use crate::Places;
 use crate::firewall;

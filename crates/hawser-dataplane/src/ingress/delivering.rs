@@ -5,7 +5,7 @@ use std::io::IoSlice;
 
 use hawser_linux::tun::Tun;
 use hawser_proto::tunnel::Restored;
-use hawser_wire::compression::{COMPRESSED_LEN, Form};
+use hawser_wire::compression::{COMPRESSED_LEN, Form, Headers};
 use hawser_wire::inner::{Ecn, ecn_at_exit, set_ecn};
 use hawser_wire::offload::{Coalescer, Join};
 
@@ -25,10 +25,11 @@ impl Receiving {
         let mut out = std::mem::take(&mut self.out);
         out.retain(|id| {
             let is_restored = self.restore(*id);
-            if is_restored && self.is_held_back(*id) {
+            let is_allowed = is_restored && self.is_allowed(*id);
+            if is_allowed && self.is_held_back(*id) {
                 return false;
             }
-            let leaves = is_restored && self.may_leave(*id);
+            let leaves = is_allowed && self.may_leave(*id);
             if !leaves {
                 self.store.free(*id);
             }
@@ -92,6 +93,25 @@ impl Receiving {
                 false
             }
         }
+    }
+
+    /// Whether a client may send a packet that is restored.
+    fn is_allowed(&mut self, id: u32) -> bool {
+        let Some(filter) = &mut self.filter else {
+            return true;
+        };
+        let is_compressed = self.store.packet(id).inner.form == Form::Compressed;
+        let headers = self.rebuilt.last().filter(|_| is_compressed);
+        let packet = headers.map_or_else(|| self.store.bytes(id), Headers::bytes);
+        let Err(refusal) = filter.check(packet) else {
+            return true;
+        };
+        tracing::trace!(?refusal, "a client may not send a packet");
+        self.dropped.filtered += 1;
+        if is_compressed {
+            self.rebuilt.pop();
+        }
+        false
     }
 
     /// Carries a congestion mark from the outer to the inner packet; false if the packet must be

@@ -233,6 +233,30 @@ fn what_is_named_is_reached_and_nothing_more() {
     assert!(!segment.client_reaches(PRIVATE[1], DNS));
 }
 
+/// Another program deletes the rules as fast as it can. What remains is the filter in the process.
+#[test]
+fn while_the_rules_are_deleted_again_and_again_nothing_more_is_reached() {
+    let Some(segment) = Segment::new("xf") else { return };
+    let mut flush = segment.world.inside("h", "sh");
+    flush.args(["-c", "while :; do nft flush ruleset; done"]);
+    let mut flushing = flush.spawn().unwrap();
+    let attempts = 10;
+    let reached = (0..attempts).any(|_| {
+        let own = HUB
+            .iter()
+            .chain(&PRIVATE)
+            .any(|to| segment.client_reaches(to, PORT));
+        own || segment.other_client_reaches(&segment.alice) != [false; 2]
+    });
+    let is_through = segment.client_reaches("203.0.113.2", PORT);
+    flushing.kill().unwrap();
+    flushing.wait().unwrap();
+    assert!(!reached);
+    assert!(is_through, "what is public stays within reach");
+    let refused = &segment.world.status("h")["counters"]["ingress_not_allowed"];
+    assert!(refused.as_u64() > Some(20), "{refused}");
+}
+
 /// A change of what is reached leaves what is allowed alone.
 #[test]
 fn a_transfer_lives_through_a_change_of_what_is_reached() {

@@ -1,0 +1,466 @@
+//! Which packets of its clients a hub lets through: a packet filter inside the process.
+//!
+//! The hub's nftables rules (`hawser_linux::isolation`) say the same and more, because they know
+//! connections. This filter is a second layer that no other program can remove: while the rules are
+//! gone, until they are restored, it keeps what a client cannot reach out of its reach. It is
+//! stateless, so it accepts a little more than the rules:
+//!
+//! | packet | accepted here | by the rules |
+//! |---|---|---|
+//! | TCP without SYN to the hub's inner address, to hosts in `from`, from a subnet to its guests | always | in a known connection |
+//! | UDP from a port of the hub that leads to this client | always | in a known connection |
+//! | UDP to hosts in `from`, from a subnet to its guests | always | in a known connection |
+//! | UDP to the hub's inner address, destination port in [`EPHEMERAL`] | always | in a known connection |
+//! | ICMP errors and echo replies to any of these | always | in a known connection |
+//!
+//! None of them opens a TCP connection or reaches a service that listens at a well-known port.
+
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+use hawser_units::{Net, Service, is_private};
+use hawser_wire::inner::protocol;
+use hawser_wire::upper_layer::{self, UpperLayer};
+
+/// Local ports that the hub's own UDP sockets get when they ask for none: answers come there.
+///
+/// Source: Linux, `net.ipv4.ip_local_port_range`, its default.
+pub const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
+
+const DNS: u16 = 53;
+
+/// What clients may reach. As in `[reach]` of hub.toml; addresses of both families.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// The networks of inner addresses.
+    pub pools: Vec<Net>,
+    /// Inner addresses of the hub: they answer a ping.
+    pub own: Vec<IpAddr>,
+    /// All addresses of the machine, the public and broadcast ones too.
+    pub local: Vec<IpAddr>,
+    /// Whose port 53 is reached, wherever they are.
+    pub resolvers: Vec<IpAddr>,
+    /// Whether clients reach each other.
+    pub clients: bool,
+    /// What they reach of the hub itself.
+    pub services: Vec<Service>,
+    /// Private networks that they reach.
+    pub networks: Vec<Net>,
+    /// Networks that they do not reach.
+    pub denied: Vec<Net>,
+    /// Protocols beside TCP, UDP and ICMP that they may send to others than clients.
+    pub protocols: Vec<u8>,
+    /// Networks whose hosts may open connections to clients.
+    pub from: Vec<Net>,
+    /// Ports of the hub that lead to the client with that address.
+    pub ports: Vec<(Service, IpAddr)>,
+    /// Subnets behind clients, each with who among clients opens connections to it.
+    pub subnets: Vec<(Net, Vec<Net>)>,
+}
+
+/// Why a packet is dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Its headers cannot be read, or hide what they are.
+    Headers,
+    /// For the hub itself, and not a service that clients may use.
+    Hub,
+    /// For another client, or a subnet behind one.
+    Client,
+    /// Neither TCP, UDP, ICMP nor a protocol that is allowed.
+    Protocol,
+    /// For a private network, or one that is denied.
+    Destination,
+}
+
+impl Policy {
+    /// Decides over a packet of a client.
+    ///
+    /// Cost: O(rules); a caller may keep the answer for packets with an equal [`UpperLayer`].
+    ///
+    /// # Errors
+    /// [`Refusal`]: the packet must be dropped.
+    pub fn check(&self, packet: &UpperLayer) -> Result<(), Refusal> {
+        let to = packet.destination;
+        if self.own.contains(&to) || self.local.contains(&to) {
+            return or(self.reaches_hub(packet), Refusal::Hub);
+        }
+        if let Some(is_reached) = self.reaches_client(packet) {
+            return or(is_reached, Refusal::Client);
+        }
+        if !self.takes_protocol(packet.protocol) {
+            return Err(Refusal::Protocol);
+        }
+        or(self.reaches_outside(packet), Refusal::Destination)
+    }
+
+    fn reaches_hub(&self, packet: &UpperLayer) -> bool {
+        let is_service = |service: &Service| is_to(packet, *service);
+        let is_ping = matches!(
+            (packet.protocol, packet.icmp_type),
+            (protocol::ICMP, Some(ECHO_REQUEST)) | (protocol::ICMPV6, Some(ECHO_REQUEST6))
+        );
+        let is_answer = match packet.protocol {
+            protocol::UDP => packet.ports.is_none_or(|(_, to)| EPHEMERAL.contains(&to)),
+            _ => is_answer(packet),
+        };
+        (is_answer || is_ping) && self.own.contains(&packet.destination)
+            || self.asks_resolver(packet)
+            || self.services.iter().any(is_service)
+    }
+
+    /// `None` if the packet is for no client.
+    fn reaches_client(&self, packet: &UpperLayer) -> Option<bool> {
+        let UpperLayer {
+            source, destination, ..
+        } = packet;
+        let holds = |nets: &[Net], address| nets.iter().any(|net| net.contains(address));
+        let is_behind = self.subnets.iter().any(|(net, _)| net.contains(*destination));
+        if !is_behind && !holds(&self.pools, *destination) {
+            return None;
+        }
+        let is_between = self.subnets.iter().any(|(net, guests)| {
+            net.contains(*destination) && holds(guests, *source)
+                || net.contains(*source) && holds(guests, *destination) && is_answer(packet)
+        });
+        Some(self.clients || is_between)
+    }
+
+    fn takes_protocol(&self, protocol: u8) -> bool {
+        matches!(
+            protocol,
+            protocol::TCP | protocol::UDP | protocol::ICMP | protocol::ICMPV6
+        ) || self.protocols.contains(&protocol)
+    }
+
+    fn reaches_outside(&self, packet: &UpperLayer) -> bool {
+        let to = packet.destination;
+        let is_in = |nets: &[Net]| nets.iter().any(|net| net.contains(to));
+        if self.comes_from_forwarded_port(packet) || is_in(&self.from) && is_answer(packet) {
+            return true;
+        }
+        !is_in(&self.denied) && (is_in(&self.networks) || self.asks_resolver(packet) || !is_private(to))
+    }
+
+    fn asks_resolver(&self, packet: &UpperLayer) -> bool {
+        let is_dns = is_to(packet, Service::Tcp(DNS)) || is_to(packet, Service::Udp(DNS));
+        is_dns && self.resolvers.contains(&packet.destination)
+    }
+
+    /// Whether it answers a connection to a port of the hub that leads to its sender.
+    fn comes_from_forwarded_port(&self, packet: &UpperLayer) -> bool {
+        let is_it = |(service, to): &(Service, IpAddr)| {
+            *to == packet.source && is_port(packet, *service, packet.ports.map(|(from, _)| from))
+        };
+        !packet.opens_connection && self.ports.iter().any(is_it)
+    }
+}
+
+/// ICMP. Source: RFC 792.
+const ECHO_REPLY: u8 = 0;
+const DESTINATION_UNREACHABLE: u8 = 3;
+const ECHO_REQUEST: u8 = 8;
+const TIME_EXCEEDED: u8 = 11;
+const PARAMETER_PROBLEM: u8 = 12;
+/// ICMPv6: the errors are 1 to 4. Source: RFC 4443.
+const ERRORS6: RangeInclusive<u8> = 1..=4;
+const ECHO_REQUEST6: u8 = 128;
+const ECHO_REPLY6: u8 = 129;
+
+/// Whether it can belong to a connection that its receiver has opened.
+fn is_answer(packet: &UpperLayer) -> bool {
+    match (packet.protocol, packet.icmp_type) {
+        (protocol::TCP, _) => !packet.opens_connection,
+        (protocol::UDP, _) => true,
+        (protocol::ICMP, Some(kind)) => matches!(
+            kind,
+            ECHO_REPLY | DESTINATION_UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM
+        ),
+        (protocol::ICMPV6, Some(kind)) => ERRORS6.contains(&kind) || kind == ECHO_REPLY6,
+        // A later fragment, which is nothing without the first.
+        (protocol::ICMP | protocol::ICMPV6, None) => true,
+        _ => false,
+    }
+}
+
+/// Whether it is for that service. Later fragments are: they are nothing without the first.
+fn is_to(packet: &UpperLayer, service: Service) -> bool {
+    is_port(packet, service, packet.ports.map(|(_, to)| to))
+}
+
+fn is_port(packet: &UpperLayer, service: Service, port: Option<u16>) -> bool {
+    let is = |wanted: u16| port.is_none_or(|port| port == wanted);
+    match (packet.protocol, service) {
+        (protocol::TCP | protocol::UDP, Service::All) => true,
+        (protocol::TCP, Service::Tcp(wanted)) | (protocol::UDP, Service::Udp(wanted)) => is(wanted),
+        _ => false,
+    }
+}
+
+fn or(is_allowed: bool, refusal: Refusal) -> Result<(), Refusal> {
+    is_allowed.then_some(()).ok_or(refusal)
+}
+
+/// A policy that remembers the last packet that it accepted: most packets of a batch are of one
+/// flow.
+#[derive(Clone, Debug)]
+pub struct ClientFilter<P> {
+    policy: P,
+    last: Option<UpperLayer>,
+}
+
+impl<P: AsRef<Policy>> ClientFilter<P> {
+    /// A filter by that policy.
+    #[must_use]
+    pub fn new(policy: P) -> Self {
+        Self { policy, last: None }
+    }
+
+    /// Decides over an inner packet of a client, given with its headers at least.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the packet must be dropped.
+    pub fn check(&mut self, packet: &[u8]) -> Result<(), Refusal> {
+        let packet = upper_layer::parse(packet).ok_or(Refusal::Headers)?;
+        if self.last == Some(packet) {
+            return Ok(());
+        }
+        self.policy.as_ref().check(&packet)?;
+        self.last = Some(packet);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn net(text: &str) -> Net {
+        text.parse().unwrap()
+    }
+
+    fn address(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn policy() -> Policy {
+        Policy {
+            pools: vec![net("100.96.0.0/16"), net("fd00:1::/64")],
+            own: vec![address("100.96.0.1"), address("fd00:1::1")],
+            local: [
+                "203.0.113.1",
+                "10.0.0.1",
+                "127.0.0.1",
+                "2001:db8::1",
+                "203.0.113.255",
+            ]
+            .map(address)
+            .to_vec(),
+            resolvers: vec![address("10.0.0.53"), address("100.96.0.1")],
+            ..Policy::default()
+        }
+    }
+
+    const CLIENT: &str = "100.96.0.2";
+
+    fn packet(protocol: u8, to: &str, ports: (u16, u16)) -> UpperLayer {
+        let is_v6 = to.contains(':');
+        UpperLayer {
+            source: address(if is_v6 { "fd00:1::2" } else { CLIENT }),
+            destination: address(to),
+            protocol,
+            ports: Some(ports),
+            opens_connection: protocol == protocol::TCP,
+            icmp_type: None,
+        }
+    }
+
+    fn tcp(to: &str, port: u16) -> UpperLayer {
+        packet(protocol::TCP, to, (40_000, port))
+    }
+
+    fn udp(to: &str, port: u16) -> UpperLayer {
+        packet(protocol::UDP, to, (40_000, port))
+    }
+
+    fn icmp(to: &str, kind: u8) -> UpperLayer {
+        let protocol = if to.contains(':') {
+            protocol::ICMPV6
+        } else {
+            protocol::ICMP
+        };
+        UpperLayer {
+            ports: None,
+            icmp_type: Some(kind),
+            ..packet(protocol, to, (0, 0))
+        }
+    }
+
+    /// As it follows in a connection that exists.
+    fn later(opening: UpperLayer) -> UpperLayer {
+        UpperLayer {
+            opens_connection: false,
+            ..opening
+        }
+    }
+
+    #[test]
+    fn without_exceptions_a_client_reaches_public_addresses_resolvers_and_a_ping_of_the_hub() {
+        let policy = policy();
+        for accepted in [
+            tcp("198.51.100.7", 443),
+            udp("2001:db8:7::7", 443),
+            icmp("198.51.100.7", ECHO_REQUEST),
+            udp("10.0.0.53", 53),
+            tcp("10.0.0.53", 53),
+            udp("100.96.0.1", 53),
+            icmp("100.96.0.1", ECHO_REQUEST),
+            icmp("fd00:1::1", ECHO_REQUEST6),
+            later(tcp("100.96.0.1", 22)),
+            udp("100.96.0.1", 40_000),
+        ] {
+            assert_eq!(policy.check(&accepted), Ok(()), "{accepted:?}");
+        }
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_its_reason() {
+        let policy = policy();
+        let refused = [
+            (tcp("100.96.0.1", 22), Refusal::Hub),
+            (udp("100.96.0.1", 123), Refusal::Hub),
+            // By the hub's other addresses too.
+            (tcp("203.0.113.1", 22), Refusal::Hub),
+            (tcp("2001:db8::1", 22), Refusal::Hub),
+            (tcp("127.0.0.1", 22), Refusal::Hub),
+            (udp("203.0.113.255", 9), Refusal::Hub),
+            (udp("203.0.113.1", 53), Refusal::Hub),
+            (udp("203.0.113.1", 51_820), Refusal::Hub),
+            (later(tcp("203.0.113.1", 22)), Refusal::Hub),
+            (icmp("203.0.113.1", ECHO_REQUEST), Refusal::Hub),
+            (packet(47, "203.0.113.1", (0, 0)), Refusal::Hub),
+            (tcp("100.96.0.3", 22), Refusal::Client),
+            (later(tcp("100.96.0.3", 22)), Refusal::Client),
+            (icmp("fd00:1::3", ECHO_REQUEST6), Refusal::Client),
+            (packet(47, "198.51.100.7", (0, 0)), Refusal::Protocol),
+            (tcp("10.0.0.53", 22), Refusal::Destination),
+            (tcp("192.168.1.1", 80), Refusal::Destination),
+            (later(tcp("192.168.1.1", 80)), Refusal::Destination),
+            (tcp("169.254.169.254", 80), Refusal::Destination),
+            (udp("224.0.0.251", 5353), Refusal::Destination),
+            (tcp("::ffff:10.0.0.1", 22), Refusal::Destination),
+            (tcp("64:ff9b::a00:1", 22), Refusal::Destination),
+            (tcp("::1", 22), Refusal::Destination),
+            (tcp("0.0.0.0", 22), Refusal::Destination),
+            (udp("255.255.255.255", 67), Refusal::Destination),
+        ];
+        for (packet, why) in refused {
+            assert_eq!(policy.check(&packet), Err(why), "{packet:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_named_is_reached_and_what_is_denied_is_not() {
+        let policy = Policy {
+            clients: true,
+            services: vec![Service::Tcp(22)],
+            networks: vec![net("10.1.0.0/16")],
+            denied: vec![net("10.1.9.0/24"), net("198.51.100.0/24")],
+            protocols: vec![50],
+            ..policy()
+        };
+        for accepted in [
+            tcp("100.96.0.1", 22),
+            tcp("203.0.113.1", 22),
+            tcp("100.96.0.3", 80),
+            tcp("10.1.2.3", 80),
+            packet(50, "8.8.8.8", (0, 0)),
+        ] {
+            assert_eq!(policy.check(&accepted), Ok(()), "{accepted:?}");
+        }
+        for (refused, why) in [
+            (udp("100.96.0.1", 22), Refusal::Hub),
+            (tcp("10.1.9.3", 80), Refusal::Destination),
+            (tcp("198.51.100.7", 443), Refusal::Destination),
+            (packet(47, "8.8.8.8", (0, 0)), Refusal::Protocol),
+        ] {
+            assert_eq!(policy.check(&refused), Err(why), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn who_may_open_connections_to_a_client_gets_its_answers_and_no_connection_of_it() {
+        let policy = Policy {
+            from: vec![net("10.2.0.0/16")],
+            ports: vec![
+                (Service::Tcp(8080), address(CLIENT)),
+                (Service::Udp(5060), address(CLIENT)),
+                (Service::Tcp(9090), address("100.96.0.9")),
+            ],
+            denied: vec![net("198.51.100.0/24")],
+            ..policy()
+        };
+        let from_port = |kind, to, port| later(packet(kind, to, (port, 50_000)));
+        for accepted in [
+            later(tcp("10.2.0.1", 50_000)),
+            udp("10.2.0.1", 50_000),
+            icmp("10.2.0.1", DESTINATION_UNREACHABLE),
+            from_port(protocol::TCP, "192.168.1.5", 8080),
+            from_port(protocol::UDP, "198.51.100.5", 5060),
+        ] {
+            assert_eq!(policy.check(&accepted), Ok(()), "{accepted:?}");
+        }
+        for refused in [
+            tcp("10.2.0.1", 22),
+            icmp("10.2.0.1", ECHO_REQUEST),
+            // Another client's port, another port, and a new connection from the right one.
+            from_port(protocol::TCP, "192.168.1.5", 9090),
+            from_port(protocol::TCP, "192.168.1.5", 8081),
+            packet(protocol::TCP, "192.168.1.5", (8080, 22)),
+        ] {
+            assert_eq!(policy.check(&refused), Err(Refusal::Destination), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_subnet_is_opened_to_its_guests_and_answers_them() {
+        let policy = Policy {
+            subnets: vec![(net("192.168.50.0/24"), vec![net("100.96.0.2/32")])],
+            ..policy()
+        };
+        assert_eq!(policy.check(&tcp("192.168.50.7", 80)), Ok(()));
+        let stranger = UpperLayer {
+            source: address("100.96.0.3"),
+            ..tcp("192.168.50.7", 80)
+        };
+        assert_eq!(policy.check(&stranger), Err(Refusal::Client));
+        let back = UpperLayer {
+            source: address("192.168.50.7"),
+            ..later(tcp(CLIENT, 40_000))
+        };
+        assert_eq!(policy.check(&back), Ok(()));
+        let opening = UpperLayer {
+            opens_connection: true,
+            ..back
+        };
+        assert_eq!(policy.check(&opening), Err(Refusal::Client));
+    }
+
+    #[test]
+    fn the_memory_of_an_accepted_flow_lets_no_other_packet_pass() {
+        let mut packet = vec![0; 40];
+        packet[0] = 0x45;
+        packet[9] = protocol::TCP;
+        packet[12..16].copy_from_slice(&[100, 96, 0, 2]);
+        packet[16..20].copy_from_slice(&[100, 96, 0, 1]);
+        packet[20..24].copy_from_slice(&[0x9c, 0x40, 0, 22]);
+        (packet[32], packet[33]) = (0x50, hawser_wire::inner::tcp_flag::ACK);
+        let shared = std::sync::Arc::new(policy());
+        let mut filter = ClientFilter::new(shared);
+        assert_eq!(filter.check(&packet), Ok(()));
+        assert_eq!(filter.check(&packet), Ok(()));
+        packet[33] = hawser_wire::inner::tcp_flag::SYN;
+        assert_eq!(filter.check(&packet), Err(Refusal::Hub));
+        assert_eq!(filter.check(&packet[..20]), Err(Refusal::Headers));
+    }
+}
