@@ -213,7 +213,7 @@ impl Direct {
             networks: Networks::new(tell),
             rules: Rules::new(&config, beside.has_hub()),
             added: Added::default(),
-            naming: Naming::new(&config, leases),
+            naming: Naming::new(&config, beside.has_hub(), leases),
             faster: Faster::default(),
             dhcp: None,
             radio: None,

@@ -19,7 +19,7 @@ use tokio::task::JoinHandle;
 use super::networks::Known;
 use super::probe::Probe;
 use super::resolver::Resolver;
-use super::rules::set_name;
+use super::rules::{THROUGH_HUB, set_name};
 use super::told::Told;
 use super::{Direct, beside};
 
@@ -43,10 +43,17 @@ impl Drop for Naming {
 }
 
 impl Naming {
-    pub(super) fn new(config: &ClientConfig, leases: dhcp::View) -> Self {
+    /// `has_hub`: networks must not choose what leaves the tunnel, so only what the hub's resolvers
+    /// answer joins the sets of rules.
+    pub(super) fn new(config: &ClientConfig, has_hub: bool, leases: dhcp::View) -> Self {
         let (tell, told) = mpsc::channel(MOST_WAITING);
+        let names = Names::new(patterns(config), MOST_NAMES);
+        let names = match has_hub {
+            true => names.trusting(THROUGH_HUB),
+            false => names,
+        };
         Self {
-            names: Names::new(patterns(config), MOST_NAMES),
+            names,
             servers: NameServers::default(),
             leases,
             resolver: None,

@@ -252,19 +252,19 @@ impl Rules {
         }
     }
 
-    /// For each rule of the configuration: which networks it has now, of any family, and whether no
-    /// others may do.
+    /// For each rule of the configuration: which networks are asked for its names, of any family,
+    /// and whether no others may be. With a hub, it alone is: what a network answers would choose
+    /// which flows leave the tunnel.
     pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
         let decisions = self.machine.decisions().iter().take(config.rules.len());
         decisions
             .map(|decision| {
+                if self.has_hub {
+                    return (vec![THROUGH_HUB], decision.strict);
+                }
                 let mut all = decision.turns.concat();
                 all.sort_unstable();
                 all.dedup();
-                // Where the tunnel may take the flow, nobody past it is asked for its name.
-                if all.contains(&THROUGH_HUB) {
-                    all = vec![THROUGH_HUB];
-                }
                 (all, decision.strict)
             })
             .collect()

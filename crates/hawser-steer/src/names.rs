@@ -13,7 +13,9 @@
 //! ```
 //!
 //! What an answer says is somebody's claim: the answer to a name of a rule can put any address into
-//! the set of that rule, and of no other.
+//! the set of that rule, and of no other. Where a set lets flows leave a tunnel, a network could so
+//! choose what it sees in clear; [`Names::trusting`] therefore takes addresses from one network
+//! alone.
 //!
 //! Source: RFC 1035 section 3.2.1 (time to live), RFC 8767 section 4 (how long it may be at most).
 
@@ -137,6 +139,8 @@ pub struct Choices {
 pub struct Names {
     rules: Vec<Vec<Pattern>>,
     room: usize,
+    /// Whose answers join sets; `None` for everybody's.
+    trusted: Option<NetworkId>,
     heard: BTreeMap<(IpAddr, String), Heard>,
     events: VecDeque<Learned>,
 }
@@ -149,9 +153,17 @@ impl Names {
         Self {
             rules,
             room,
+            trusted: None,
             heard: BTreeMap::new(),
             events: VecDeque::new(),
         }
+    }
+
+    /// Lets only answers of that network join sets; what others answer is remembered.
+    #[must_use]
+    pub fn trusting(mut self, network: NetworkId) -> Self {
+        self.trusted = Some(network);
+        self
     }
 
     /// Other rules from now on; what was heard counts for them too, once
@@ -214,7 +226,7 @@ impl Names {
                 self.make_room(now);
             }
             let told = self.heard.get(&key).map_or(now, |before| before.told);
-            let set = set_of(rule, network, *address);
+            let set = set_of(rule, (network, self.trusted), *address);
             let is_news = told.since(now) < until.since(now) / 2;
             if let Some(set) = set
                 && is_news
@@ -259,7 +271,7 @@ impl Names {
             let rule = rules
                 .iter()
                 .position(|patterns| patterns.iter().any(|pattern| pattern.matches(name)));
-            if let Some(set) = set_of(rule, heard.network, *address) {
+            if let Some(set) = set_of(rule, (heard.network, self.trusted), *address) {
                 heard.told = heard.until;
                 let until = latest.entry((set, *address)).or_insert(heard.until);
                 *until = heard.until.max(*until);
@@ -300,7 +312,14 @@ impl Names {
     }
 }
 
-fn set_of(rule: Option<usize>, network: NetworkId, address: IpAddr) -> Option<Set> {
+fn set_of(
+    rule: Option<usize>,
+    (network, trusted): (NetworkId, Option<NetworkId>),
+    address: IpAddr,
+) -> Option<Set> {
+    if trusted.is_some_and(|trusted| trusted != network) {
+        return None;
+    }
     match rule {
         Some(rule) => Some(Set::Rule(rule)),
         None => is_private(address).then_some(Set::Network(network)),
@@ -403,6 +422,24 @@ mod tests {
         );
         assert_eq!(names.elements(at(500)), []);
         assert_eq!(names.name_of(address("198.51.100.7"), at(500)), None);
+    }
+
+    #[test]
+    fn where_one_network_is_trusted_no_other_chooses_what_joins_a_set() {
+        const HUB: NetworkId = NetworkId(251);
+        let mut names = names().trusting(HUB);
+        let found = [
+            (address("198.51.100.7"), secs(300)),
+            (address("10.1.2.3"), secs(300)),
+        ];
+        names.handle_answer("www.example.org", WIFI, &found, at(0));
+        names.handle_answer("printer.lan", WIFI, &found, at(0));
+        assert_eq!(events(&mut names), []);
+        assert_eq!(names.elements(at(1)), []);
+        assert!(names.name_of(address("198.51.100.7"), at(1)).is_some());
+        names.handle_answer("www.example.org", HUB, &found[..1], at(1));
+        assert_eq!(events(&mut names).len(), 1);
+        assert_eq!(names.elements(at(2)).len(), 1);
     }
 
     #[test]
