@@ -83,6 +83,7 @@ impl Receiving {
                 epoch: saved.epoch,
                 key: DataKey::restore(saved),
                 until: left.map_or(Instant::FAR_FUTURE, |left| at + left),
+                forgeries: 0,
             }
         });
         tunnel.restore_keys(keys.collect(), half.newest_used);

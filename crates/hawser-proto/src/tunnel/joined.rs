@@ -92,6 +92,11 @@ impl<B: Copy, T: Copy, K, S: Source> Tunnel<B, T, K, S> {
         &self.receiving
     }
 
+    /// The same, to open what arrives.
+    pub fn receiving_mut(&mut self) -> &mut Receiving<T, K, S> {
+        &mut self.receiving
+    }
+
     /// Lets the peer send from these subnets too, and from no others.
     pub fn set_subnets(&mut self, subnets: Vec<Net>) {
         self.receiving.set_subnets(subnets);

@@ -1,13 +1,23 @@
 //! The keys of both halves: which one protects what is sent, and which ones open what arrives.
 
-use hawser_units::{Duration, Instant, PathId};
+use hawser_units::{Duration, Instant};
 
 use super::Role;
 
 /// How long the key before the current one still opens packets.
 pub const OLD_KEY: Duration = Duration::from_secs(60);
-/// A key is replaced long before its packet numbers end.
-pub(super) const REKEY_AFTER: u64 = 1 << 40;
+/// Datagrams that one key protects, over all paths, before another is asked for: half of what
+/// AES-GCM allows where no packet is larger than [`SMALL_PACKET`].
+///
+/// Source: RFC 9001 section 6.6 and appendix B.1 (2^28).
+pub(super) const REKEY_AFTER: u64 = 1 << 27;
+/// Packets up to this many bytes count once; of larger ones the same appendix allows 2^23, so each
+/// counts as [`LARGE_PACKET_WEIGHT`].
+pub(super) const SMALL_PACKET: u16 = 1 << 11;
+const LARGE_PACKET_WEIGHT: u64 = 1 << 5;
+/// Datagrams that fail to open under one key before it opens no more. Source: RFC 9001 section 6.6,
+/// the smaller of both ciphers' limits (2^36 of ChaCha20-Poly1305, 2^52 of AES-GCM).
+pub(super) const MAX_FORGERIES: u64 = 1 << 36;
 /// Keys that open packets at once: two epochs are in use, and a third means that the oldest had its
 /// minute long ago.
 const RECEIVING_KEYS: usize = 3;
@@ -61,34 +71,32 @@ impl<K> SendingKeys<K> {
         }
     }
 
-    /// Takes note of a packet number; says whether a new key is wanted, once for each key.
-    pub(super) fn on_sent(&mut self, path: PathId, number: u64) -> bool {
-        self.rekey.is_due(path, number)
+    /// Takes note of datagrams on a path whose largest packet has `mtu` bytes; says whether a new
+    /// key is wanted, once for each key.
+    pub(super) fn on_sent(&mut self, datagrams: u64, mtu: u16) -> bool {
+        self.rekey.is_due(datagrams, mtu)
     }
 }
 
-/// When a key has protected so much that another is wanted.
-///
-/// A path's packet number goes on from key to key, so that it never repeats: what counts is how far
-/// it has come since the key was first used there.
+/// How much a key has protected.
 #[derive(Debug, Default)]
 pub(super) struct Rekey {
-    /// By path: the first packet number under this key.
-    begins: Vec<(PathId, u64)>,
+    /// Datagrams of all paths, large ones several times.
+    protected: u64,
     is_told: bool,
 }
 
 impl Rekey {
-    /// Whether to ask for a new key, at what is sent on a path as `number`: once for each key.
-    pub(super) fn is_due(&mut self, path: PathId, number: u64) -> bool {
-        let begin = match self.begins.iter().find(|(known, _)| *known == path) {
-            Some((_, begin)) => *begin,
-            None => {
-                self.begins.push((path, number));
-                number
-            }
+    /// Counts datagrams on a path whose largest packet has `mtu` bytes; says whether to ask for a
+    /// new key, once for each key.
+    pub(super) fn is_due(&mut self, datagrams: u64, mtu: u16) -> bool {
+        let weight = if mtu > SMALL_PACKET {
+            LARGE_PACKET_WEIGHT
+        } else {
+            1
         };
-        let is_due = number - begin > REKEY_AFTER && !self.is_told;
+        self.protected += datagrams * weight;
+        let is_due = self.protected >= REKEY_AFTER && !self.is_told;
         self.is_told |= is_due;
         is_due
     }
@@ -103,6 +111,8 @@ pub struct ReceivingKey<K> {
     pub key: K,
     /// Until when it opens packets; [`Instant::FAR_FUTURE`] for the newest.
     pub until: Instant,
+    /// Datagrams that failed to open under it.
+    pub forgeries: u64,
 }
 
 /// The keys that open what the peer sends.
@@ -133,16 +143,18 @@ impl<K> ReceivingKeys<K> {
             epoch,
             key,
             until: Instant::FAR_FUTURE,
+            forgeries: 0,
         });
         let surplus = self.all.len().saturating_sub(RECEIVING_KEYS);
         self.all.drain(..surplus);
     }
 
-    pub(super) fn of(&self, epoch: u8, now: Instant) -> Option<&K> {
-        let mut valid = self.all.iter();
-        valid
-            .find(|key| key.epoch == epoch && now < key.until)
-            .map(|key| &key.key)
+    /// The key of an epoch, while its time and its limit of forgeries allow it.
+    pub(super) fn of(&mut self, epoch: u8, now: Instant) -> Option<&mut ReceivingKey<K>> {
+        let is_it = |key: &&mut ReceivingKey<K>| {
+            key.epoch == epoch && now < key.until && key.forgeries < MAX_FORGERIES
+        };
+        self.all.iter_mut().find(is_it)
     }
 
     /// Drops the keys whose time is over.

@@ -204,9 +204,9 @@ impl<T, K, S: Source> Receiving<T, K, S> {
     /// and before the tag.
     ///
     /// # Errors
-    /// Why it is not taken; nothing was changed but its bytes.
+    /// Why it is not taken; nothing was changed but its bytes and the count of forgeries.
     pub fn open(
-        &self,
+        &mut self,
         path: PathId,
         outer: Outer,
         datagram: &mut [u8],
@@ -219,9 +219,10 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             return Err(Refusal::Replayed);
         }
         let key = self.keys.of(outer.epoch, now).ok_or(Refusal::NoKey)?;
-        let body = key
-            .open(path, outer.packet_number, datagram)
-            .ok_or(Refusal::Forged)?;
+        let Some(body) = key.key.open(path, outer.packet_number, datagram) else {
+            key.forgeries += 1;
+            return Err(Refusal::Forged);
+        };
         let (inner, content) = Inner::parse(body).ok_or(Refusal::Malformed)?;
         // A compressed packet has the source of its context.
         let has_source = inner.kind == Kind::Packet && inner.form != Form::Compressed;

@@ -190,7 +190,13 @@ impl<B: Copy, K> Sending<B, K> {
             }
             self.spent = last.then_some(run.buffer);
         }
-        self.is_rekey_wanted |= self.keys.on_sent(transmit.path, transmit.packet_number);
+        let datagrams = match transmit.body {
+            Body::Packets { count, .. } => u64::from(count),
+            _ => 1,
+        };
+        let path = self.paths().find(|path| path.id == transmit.path);
+        let mtu = path.map_or(u16::MAX, Path::outer_mtu);
+        self.is_rekey_wanted |= self.keys.on_sent(datagrams, mtu);
         let overhead = match transmit.body {
             Body::Probe(_) => self.overhead(transmit.path),
             Body::Packets { .. } | Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => 0,

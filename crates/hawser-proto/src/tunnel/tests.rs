@@ -5,7 +5,7 @@ use hawser_wire::data::{FRAMING, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
 use hawser_wire::inner::protocol;
 use hawser_wire::offload::Offload;
 
-use super::keys::{REKEY_AFTER, ReceivingKeys, Rekey, SendingKeys};
+use super::keys::{MAX_FORGERIES, REKEY_AFTER, ReceivingKeys, Rekey, SMALL_PACKET, SendingKeys};
 use super::*;
 use crate::egress::Egress;
 use crate::flow::Run;
@@ -45,22 +45,25 @@ fn more_keys_in_a_minute_leave_no_more_than_three() {
 }
 
 #[test]
-fn a_new_key_is_asked_for_once_for_each_key() {
+fn a_new_key_is_asked_for_once_by_what_it_protected_on_all_paths() {
     let mut rekey = Rekey::default();
-    assert!(!rekey.is_due(PATH, 1));
-    assert!(!rekey.is_due(PATH, 1 + REKEY_AFTER));
-    assert!(rekey.is_due(PATH, 2 + REKEY_AFTER));
-    assert!(!rekey.is_due(PATH, 3 + REKEY_AFTER), "once");
-    // The packet number of the path goes on under the next key.
+    assert!(!rekey.is_due(REKEY_AFTER - 1, 1500));
+    assert!(rekey.is_due(1, 1400), "whatever the path");
+    assert!(!rekey.is_due(1, 1500), "once");
     let mut rekey = Rekey::default();
-    for number in [4, 5, 1_000_000] {
-        assert!(
-            !rekey.is_due(PATH, REKEY_AFTER + number),
-            "not for what others protected"
-        );
-        assert!(!rekey.is_due(PathId(4), number));
-    }
-    assert!(rekey.is_due(PATH, 2 * REKEY_AFTER + 5));
+    assert!(!rekey.is_due(REKEY_AFTER / 32 - 1, SMALL_PACKET + 1));
+    assert!(rekey.is_due(1, 9000));
+}
+
+#[test]
+fn a_key_under_which_too_much_was_forged_opens_no_more() {
+    let mut keys = ReceivingKeys::new();
+    keys.install(0, (), BEGIN);
+    keys.of(0, BEGIN).expect("valid").forgeries = MAX_FORGERIES - 1;
+    keys.of(0, BEGIN).expect("one more").forgeries += 1;
+    assert!(keys.of(0, BEGIN).is_none());
+    keys.install(1, (), BEGIN);
+    assert!(keys.of(1, BEGIN).is_some());
 }
 
 #[test]
@@ -230,7 +233,10 @@ impl End {
     fn receive(&mut self, mut datagram: Vec<u8>, from: From, now: Instant) -> Result<Taken, Refusal> {
         let outer = Outer::parse(&datagram).ok_or(Refusal::Malformed)?;
         assert_eq!(outer.index, 7);
-        let opened = self.tunnel.receiving().open(PATH, outer, &mut datagram, now)?;
+        let opened = self
+            .tunnel
+            .receiving_mut()
+            .open(PATH, outer, &mut datagram, now)?;
         let end = datagram.len() - TAG_LEN;
         self.filed.0.push(datagram[OUTER_LEN + INNER_LEN..end].to_vec());
         self.headers.resize(self.filed.0.len(), opened.inner);
