@@ -82,6 +82,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "why": flow.why,
                 "scheduler": flow.scheduler,
                 "declared_bps": flow.declared_bps,
+                "late": flow.late,
                 "sent_bytes": flow.sent_bytes,
                 "paths": shares,
                 "session": session.session,

@@ -397,6 +397,10 @@ impl Sender {
                 "egress_expired",
                 sum(|session| session.tunnel.egress().counters().expired),
             ),
+            (
+                "egress_late",
+                sum(|session| session.tunnel.egress().counters().late),
+            ),
             ("egress_held_bytes", self.sessions.held()),
             ("egress_relays_refused", self.orders.refused()),
             (

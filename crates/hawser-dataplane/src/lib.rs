@@ -517,6 +517,10 @@ pub struct FlowSnapshot {
     /// What it has declared to send, if it has. Units: bit/s of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_bps: Option<u64>,
+    /// Share of its packets that were dropped because they would have come too late, 0 to 1; `None`
+    /// where they are of use however late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub late: Option<f64>,
     /// Sent in all, inner bytes.
     pub sent_bytes: u64,
     /// Bytes by path id, of the paths that are open.

@@ -52,6 +52,7 @@ pub(super) fn of_session(
             .egress()
             .declared(&flow.key)
             .map(|need| need.traffic.rate().as_bps()),
+        late: flow.budget().map(|_| late_share(flow)),
         sent_bytes: flow.sent,
         by_path: flow.by_path.clone(),
     };
@@ -110,6 +111,11 @@ pub(super) fn of_session(
     }
 }
 
+fn late_share(flow: &Flow<impl Copy>) -> f64 {
+    let (sent, late) = flow.sent_and_late();
+    late as f64 / (sent + late).max(1) as f64
+}
+
 fn words(key: &FlowKey) -> String {
     let name = match key.protocol {
         protocol::TCP => "tcp".to_owned(),
@@ -124,7 +130,8 @@ fn words(key: &FlowKey) -> String {
         }
         other => format!("protocol {other}"),
     };
-    if key.source_port == 0 && key.destination_port == 0 {
+    let is_icmp = matches!(key.protocol, protocol::ICMP | protocol::ICMPV6);
+    if is_icmp || key.source_port == 0 && key.destination_port == 0 {
         return format!("{name} {} -> {}", key.source, key.destination);
     }
     let source = std::net::SocketAddr::new(key.source, key.source_port);

@@ -9,6 +9,7 @@ mod air;
 mod checkpoint;
 mod choosing;
 mod covering;
+mod deadline;
 mod declared;
 mod intake;
 mod kept;
@@ -85,6 +86,8 @@ pub struct Counters {
     pub retransmitted: u64,
     /// Packets of upper layers let go for want of capacity.
     pub let_go: u64,
+    /// Packets of real-time flows dropped because they would have come too late.
+    pub late: u64,
     /// Packets dropped because no path took them within [`crate::flow::LONGEST_WAIT`].
     pub expired: u64,
     /// Packets dropped, the oldest first, because the driver ran out of room.
@@ -170,6 +173,8 @@ pub struct Egress<B> {
     throughput: Throughput,
     /// What realtime flows and their parity take.
     realtime: Throughput,
+    /// Which real-time flows are active.
+    realtime_use: deadline::RealtimeUse,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,
     /// What may wait of a flow; `None`: what the paths need.
@@ -226,6 +231,7 @@ impl<B: Copy> Egress<B> {
             copies: VecDeque::new(),
             throughput: Throughput::default(),
             realtime: Throughput::over(REALTIME_OVER),
+            realtime_use: deadline::RealtimeUse::default(),
             limit: None,
             buffer: None,
             freed: Vec::new(),
@@ -596,6 +602,9 @@ impl<B: Copy> Egress<B> {
         self.throughput.add(udp, now);
         if class == Class::Realtime {
             self.realtime.add(udp, now);
+        }
+        if let Some(budget) = self.flows.get(slot).and_then(Flow::budget) {
+            self.realtime_use.on_sent(budget, now);
         }
         self.charge(udp, now);
         let sequence = self.flows.on_sent(slot, (segments, unordered), bytes, id.0, now);

@@ -16,10 +16,11 @@ use hawser_units::{Duration, Instant, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
-use hawser_wire::inner::{self, Ecn, FlowKey, Summary, protocol, tcp_flag};
+use hawser_wire::inner::{self, Ecn, FlowKey, Signature, Summary, protocol, tcp_flag};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 
+use behaviour::{Behaviour, CALL_BUDGET, Meter, VIDEO_BUDGET};
 use waiting::Arrivals;
 pub use waiting::LONGEST_WAIT;
 
@@ -135,6 +136,13 @@ pub struct Flow<B> {
     used: Instant,
     /// This side has ended it, as TCP does.
     ended: bool,
+    /// What it behaves like, where its class follows from that.
+    meter: Option<Meter>,
+    /// What its packets may wait for, beyond the delay of the nearest path; `None`: for ever.
+    budget: Option<Duration>,
+    /// Packets sent, and those dropped because they would have come too late.
+    packets: u64,
+    late: u64,
 }
 
 impl<B: Copy> Flow<B> {
@@ -148,6 +156,43 @@ impl<B: Copy> Flow<B> {
     #[must_use]
     pub fn backlog(&self) -> u64 {
         self.backlog
+    }
+
+    /// How late its packets may arrive, beyond the delay of the nearest path; `None` where they are
+    /// of use however late.
+    #[must_use]
+    pub fn budget(&self) -> Option<Duration> {
+        self.budget
+    }
+
+    /// Whether it sends so little that all of it may be sent twice.
+    #[must_use]
+    pub fn is_call(&self) -> bool {
+        self.budget == Some(CALL_BUDGET)
+    }
+
+    /// Packets sent, and packets dropped because they would have come too late.
+    #[must_use]
+    pub fn sent_and_late(&self) -> (u64, u64) {
+        (self.packets, self.late)
+    }
+
+    /// Takes note of a packet that comes in.
+    fn on_packet(&mut self, bytes: u64, now: Instant) {
+        let Some(meter) = &mut self.meter else {
+            return;
+        };
+        let behaviour = meter.on_bytes(bytes, now);
+        self.why = behaviour.why();
+        self.budget = match behaviour {
+            Behaviour::Call => Some(CALL_BUDGET),
+            Behaviour::Video => Some(VIDEO_BUDGET),
+            Behaviour::Transfer => {
+                // As TCP: spread over all paths, and in order.
+                (self.class, self.unordered, self.meter) = (Class::Bulk, false, None);
+                None
+            }
+        };
     }
 
     /// Those that may become the head.
@@ -330,10 +375,18 @@ impl<B: Copy> Flows<B> {
             None => self.replace()?,
         };
         let (class, why) = classify(summary);
+        let unordered = order_is_free(summary);
+        let is_realtime = class == Class::Realtime && unordered;
         self.slots[usize::from(slot)] = Some(Flow {
             class,
             why,
-            unordered: order_is_free(summary),
+            unordered,
+            meter: (is_realtime && why == BY_BEHAVIOUR).then(|| Meter::new(now)),
+            budget: is_realtime.then_some(if why == CONFERENCING {
+                VIDEO_BUDGET
+            } else {
+                CALL_BUDGET
+            }),
             ..self.new_flow(slot, summary.key, now)
         });
         self.index.insert(summary.key, slot);
@@ -360,6 +413,10 @@ impl<B: Copy> Flows<B> {
             codel: Codel::default(),
             used: now,
             ended: false,
+            meter: None,
+            budget: None,
+            packets: 0,
+            late: 0,
         }
     }
 
@@ -406,7 +463,9 @@ impl<B: Copy> Flows<B> {
         if run.layer.is_some() && flow.class != Class::Layered {
             flow.class = Class::Layered;
             flow.why = "carries layer marks";
+            (flow.meter, flow.budget) = (None, None);
         }
+        flow.on_packet(bytes, now);
         flow.backlog += bytes;
         self.backlog += bytes;
         flow.queue.push_back(run);
@@ -514,6 +573,13 @@ impl<B: Copy> Flows<B> {
         self.advance(slot, count)
     }
 
+    /// Counts packets of a flow that are dropped because they would come too late.
+    pub fn note_late(&mut self, slot: u16, count: u64) {
+        if let Some(flow) = self.slots[usize::from(slot)].as_mut() {
+            flow.late += count;
+        }
+    }
+
     /// Lets the segment at the head of a flow be the context of those behind it, if that is of use.
     pub fn compress(&mut self, slot: u16) {
         let head = self.slots[usize::from(slot)]
@@ -577,6 +643,7 @@ impl<B: Copy> Flows<B> {
         *next = first.add(u32::from(count));
         self.sequences[usize::from(slot)] = (flow.next, flow.next_unordered);
         flow.sent += bytes;
+        flow.packets += u64::from(count);
         flow.used = now;
         flow.deficit -= bytes as i64;
         match flow.by_path.iter_mut().find(|(id, _)| *id == path) {
@@ -658,13 +725,16 @@ static MARKS: [(RangeInclusive<u8>, Class, &str); 8] = [
     (18..=18, Class::Interactive, LOW_LATENCY),
     (20..=20, Class::Interactive, LOW_LATENCY),
     (22..=22, Class::Interactive, LOW_LATENCY),
-    (32..=38, Class::Realtime, "marked as conferencing (DSCP)"),
+    (32..=38, Class::Realtime, CONFERENCING),
     (44..=44, Class::Realtime, TELEPHONY),
     (46..=46, Class::Realtime, TELEPHONY),
 ];
 const LOW_PRIORITY: &str = "marked as low priority (DSCP)";
 const LOW_LATENCY: &str = "marked as low-latency data (DSCP)";
+const CONFERENCING: &str = "marked as conferencing (DSCP)";
 const TELEPHONY: &str = "marked as telephony (DSCP)";
+/// Of a flow whose rate is still to be seen.
+const BY_BEHAVIOUR: &str = "UDP";
 
 /// The code points by which a packet says what its flow needs.
 pub fn code_points() -> impl Iterator<Item = u8> {
@@ -680,20 +750,23 @@ fn classify(summary: &Summary) -> (Class, &'static str) {
     }
     match key.protocol {
         protocol::TCP => (Class::Interactive, "TCP that has sent little so far"),
-        protocol::UDP if summary.quic_opening => (Class::Bulk, "opens a QUIC connection"),
+        protocol::UDP if summary.signature == Some(Signature::Quic) => {
+            (Class::Bulk, "opens a QUIC connection")
+        }
+        protocol::UDP if summary.signature == Some(Signature::WireGuard) => (Class::Bulk, "WireGuard"),
         protocol::UDP if port(443) => (Class::Bulk, "UDP on port 443 (QUIC)"),
         protocol::UDP if port(53) => (Class::Interactive, "DNS"),
-        protocol::UDP => (Class::Realtime, "UDP"),
+        protocol::UDP => (Class::Realtime, BY_BEHAVIOUR),
         _ => (Class::Interactive, "neither TCP nor UDP"),
     }
 }
 
-/// Whether reordering does the flow no harm: everything of IP but TCP and QUIC.
+/// Whether reordering does the flow no harm: everything of IP but TCP, QUIC and WireGuard.
 fn order_is_free(summary: &Summary) -> bool {
     let key = &summary.key;
     match key.protocol {
         protocol::TCP => false,
-        protocol::UDP => !summary.quic_opening && key.source_port != 443 && key.destination_port != 443,
+        protocol::UDP => summary.signature.is_none() && key.source_port != 443 && key.destination_port != 443,
         NOT_IP => false,
         _ => true,
     }
@@ -733,6 +806,7 @@ impl Hasher for Fold {
     }
 }
 
+pub mod behaviour;
 mod checkpoint;
 mod waiting;
 

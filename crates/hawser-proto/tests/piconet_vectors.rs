@@ -153,6 +153,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                 // A turn of the slowest is one packet of full size.
                 mtu: quantum as u16,
                 loss: 0.0,
+                late: 0.0,
                 retransmitted_after: Duration::ZERO,
                 is_growing: false,
             })
@@ -169,6 +170,7 @@ fn surplus_round_robin_gives_each_packet_its_channel() {
                     sustained: false,
                     backlog: InnerBytes(len as u64),
                     layer: None,
+                    is_call: false,
                 };
                 let Choice::Send { path, .. } = scheduler.choose(&demand, &paths, Instant::ZERO) else {
                     panic!("a path is ready");

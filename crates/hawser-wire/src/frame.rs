@@ -226,7 +226,7 @@ fn without_ip(link: Link) -> Summary {
         tcp_flags: 0,
         dscp: 0,
         ecn: Ecn::NotEct,
-        quic_opening: false,
+        signature: None,
     }
 }
 

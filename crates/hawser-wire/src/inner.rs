@@ -18,6 +18,8 @@ pub mod protocol {
 }
 
 /// The five-tuple. Ports are zero where the transport has none or the packet is a later fragment.
+/// An ICMP message has no ports either: the source port of an echo is its identifier, and an error
+/// has the ports of the packet that it quotes, so that each is a flow of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowKey {
     /// Source address.
@@ -51,12 +53,22 @@ pub struct Summary {
     pub dscp: u8,
     /// The ECN field.
     pub ecn: Ecn,
-    /// Begins a QUIC connection, or looks like it: UDP with a long header of version 1 or 2. The
-    /// second bit says nothing: a server that knows that its client does not mind sends it at
-    /// random from its first packet on.
+    /// A protocol over UDP that the packet looks like.
+    pub signature: Option<Signature>,
+}
+
+/// A protocol over UDP that is known by the first bytes of its packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Signature {
+    /// Begins a QUIC connection: a long header of version 1 or 2. The second bit says nothing: a
+    /// server that knows that its client does not mind sends it at random from its first packet on.
     ///
     /// Source: RFC 9000 section 17.2, RFC 9369 section 3.1, RFC 9287 section 3.1.
-    pub quic_opening: bool,
+    Quic,
+    /// A message of WireGuard: its type and three zero bytes, and the length that the type has.
+    ///
+    /// Source: WireGuard, "Next Generation Kernel Network Tunnel", section 5.4.
+    WireGuard,
 }
 
 impl Summary {
@@ -175,7 +187,7 @@ fn finish(
 ) -> Option<Summary> {
     let mut headers_len = ip_len;
     let (mut source_port, mut destination_port, mut tcp_flags) = (0, 0, 0);
-    let mut quic_opening = false;
+    let mut signature = None;
     if !fragment && matches!(protocol, protocol::TCP | protocol::UDP) {
         source_port = u16_at(packet, ip_len)?;
         destination_port = u16_at(packet, ip_len + 2)?;
@@ -191,8 +203,11 @@ fn finish(
                 return None;
             }
             headers_len += 8;
-            quic_opening = is_quic_long_header(&packet[headers_len..]);
+            signature = signature_of(&packet[headers_len..]);
         }
+    }
+    if !fragment && matches!(protocol, protocol::ICMP | protocol::ICMPV6) {
+        (source_port, destination_port) = icmp_ports(&packet[ip_len..], protocol);
     }
     Some(Summary {
         key: FlowKey {
@@ -208,8 +223,50 @@ fn finish(
         tcp_flags,
         dscp: class >> 2,
         ecn: Ecn::from_bits(class),
-        quic_opening,
+        signature,
     })
+}
+
+/// The identifier of an echo, or the ports of the packet that an error quotes; zeros for others.
+///
+/// Source: RFC 792, RFC 4443 (both have eight bytes before the identifier's end or the quotation).
+fn icmp_ports(message: &[u8], protocol: u8) -> (u16, u16) {
+    let kind = message.first().copied();
+    let (is_echo, is_error) = match protocol {
+        protocol::ICMP => (matches!(kind, Some(0 | 8)), matches!(kind, Some(3 | 11 | 12))),
+        _ => (matches!(kind, Some(128 | 129)), matches!(kind, Some(1..=4))),
+    };
+    let quoted = || {
+        let packet = message.get(8..)?;
+        let at = match packet.first()? >> 4 {
+            4 => usize::from(packet[0] & 0x0f) * 4,
+            _ => 40,
+        };
+        Some((u16_at(packet, at)?, u16_at(packet, at + 2)?))
+    };
+    if is_echo {
+        (u16_at(message, 4).unwrap_or(0), 0)
+    } else if is_error {
+        quoted().unwrap_or_default()
+    } else {
+        (0, 0)
+    }
+}
+
+fn signature_of(datagram: &[u8]) -> Option<Signature> {
+    if is_wireguard(datagram) {
+        Some(Signature::WireGuard)
+    } else {
+        is_quic_long_header(datagram).then_some(Signature::Quic)
+    }
+}
+
+fn is_wireguard(datagram: &[u8]) -> bool {
+    match (datagram, datagram.len()) {
+        ([1, 0, 0, 0, ..], 148) | ([2, 0, 0, 0, ..], 92) | ([3, 0, 0, 0, ..], 64) => true,
+        ([4, 0, 0, 0, ..], len) => len >= 32 && len % 16 == 0,
+        _ => false,
+    }
 }
 
 fn is_quic_long_header(datagram: &[u8]) -> bool {
@@ -441,7 +498,8 @@ pub(crate) mod tests {
 
     #[test]
     fn a_quic_connection_is_known_by_its_first_packet() {
-        let opens = |payload: &[u8]| parse(&udp_packet(payload)).expect("valid").quic_opening;
+        let signature = |payload: &[u8]| parse(&udp_packet(payload)).expect("valid").signature;
+        let opens = |payload: &[u8]| signature(payload) == Some(Signature::Quic);
         assert!(opens(&[0xc3, 0, 0, 0, 1, 8]));
         assert!(opens(&[0xd0, 0x6b, 0x33, 0x43, 0xcf, 0]));
         assert!(opens(&[0x83, 0, 0, 0, 1, 20]), "the second bit is greased");
@@ -450,7 +508,43 @@ pub(crate) mod tests {
         assert!(!opens(&[0xc3, 0, 0, 0, 1, 21]), "no such connection id");
         assert!(!opens(&[0xc3, 0, 0, 0, 1]));
         let tcp = tcp_packet(1, &[0xc3, 0, 0, 0, 1, 8], 0x10);
-        assert!(!parse(&tcp).expect("valid").quic_opening);
+        assert_eq!(parse(&tcp).expect("valid").signature, None);
+    }
+
+    #[test]
+    fn wireguard_is_known_by_each_of_its_messages() {
+        let is_known = |kind: u8, len: usize| {
+            let mut payload = vec![0; len];
+            payload[0] = kind;
+            parse(&udp_packet(&payload)).expect("valid").signature == Some(Signature::WireGuard)
+        };
+        for (kind, len) in [(1, 148), (2, 92), (3, 64), (4, 32), (4, 1440)] {
+            assert!(is_known(kind, len), "type {kind} of {len} bytes");
+        }
+        for (kind, len) in [(1, 147), (4, 16), (4, 33), (5, 32), (0, 148)] {
+            assert!(!is_known(kind, len), "type {kind} of {len} bytes");
+        }
+    }
+
+    #[test]
+    fn each_ping_and_each_quoted_flow_is_a_flow_of_its_own() {
+        let icmp = |message: &[u8]| {
+            let mut packet = vec![0; 20];
+            packet[0] = 0x45;
+            packet[9] = protocol::ICMP;
+            packet.extend(message);
+            let key = parse(&packet).expect("valid").key;
+            (key.source_port, key.destination_port)
+        };
+        assert_eq!(icmp(&[8, 0, 0, 0, 0x12, 0x34, 0, 1]), (0x1234, 0));
+        let mut quoted = vec![3, 3, 0, 0, 0, 0, 0, 0, 0x45];
+        quoted.extend([0; 19]);
+        quoted.extend([0x9c, 0x40, 0, 53, 0, 0, 0, 0]);
+        assert_eq!(icmp(&quoted), (40_000, 53));
+        for cut in 0..quoted.len() {
+            let _ = icmp(&quoted[..cut]);
+        }
+        assert_eq!(icmp(&[9, 0, 0, 0, 0x12, 0x34, 0, 1]), (0, 0));
     }
 
     #[test]

@@ -125,6 +125,12 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         if let Some(bps) = flow["declared_bps"].as_u64() {
             say!("  has declared {}", rate(bps))?;
         }
+        if let Some(late) = flow["late"].as_f64() {
+            say!(
+                "  late: {:.1} %, dropped so that newer packets arrive in time",
+                late * 100.0
+            )?;
+        }
         say!(
             "  scheduler {}, {} sent",
             text(&flow["scheduler"]),

@@ -142,6 +142,7 @@ impl<B: Copy> Egress<B> {
         let usable = self.build_views_for(len, sparse, now);
         if class == Class::Bulk {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
+            self.hold_bulk_back(now);
         }
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.
@@ -157,6 +158,9 @@ impl<B: Copy> Egress<B> {
                 return Decision::Again;
             }
             return Decision::Wait(Instant::FAR_FUTURE);
+        }
+        if self.drop_late(slot, now) {
+            return Decision::Again;
         }
         let is_spared = now.since(run.since) >= target && self.flows.backlog() <= self.spared(target, now);
         let (freed, dropped) = self.flows.police(slot, target, is_spared, now);
@@ -181,6 +185,7 @@ impl<B: Copy> Egress<B> {
             backlog: InnerBytes(self.flows.backlog_until(slot)),
             throughput: self.throughput.rate(now),
             layer: run.layer,
+            is_call: self.flows.get(slot).is_some_and(Flow::is_call),
         };
         match self.schedulers[class as usize].choose(&demand, &self.views, now) {
             Choice::Wait(until) => Decision::Wait(until.min(more_at.unwrap_or(until))),
@@ -265,6 +270,7 @@ impl<B: Copy> Egress<B> {
                 round_trip: path.model().round_trip(),
                 mtu: path.mtu(),
                 loss: path.loss(),
+                late: path.late_share(),
                 retransmitted_after: path.retransmitted_after(),
                 is_growing: path.model().is_growing(),
             });

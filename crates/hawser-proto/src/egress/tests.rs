@@ -8,7 +8,7 @@ use crate::path;
 use crate::scheduler::{Choice, Demand, PathView, Scheduler};
 
 /// An open path whose first probes are on their way.
-fn client(start: Instant) -> Egress<u32> {
+pub(super) fn client(start: Instant) -> Egress<u32> {
     let mut egress = Egress::new(1, start);
     let config = path::Config {
         id: PathId(0),

@@ -26,7 +26,7 @@ fn summary(protocol: u8, source_port: u16, destination_port: u16, dscp: u8) -> S
         tcp_flags: 0,
         dscp,
         ecn: Ecn::NotEct,
-        quic_opening: false,
+        signature: None,
     }
 }
 
@@ -103,7 +103,7 @@ fn classes_by_the_first_packet() {
         assert_eq!(order_is_free(&summary), free, "{summary:?}");
     }
     let quic = Summary {
-        quic_opening: true,
+        signature: Some(inner::Signature::Quic),
         ..summary(protocol::UDP, 40_000, 5004, 0)
     };
     assert_eq!((classify(&quic).0, order_is_free(&quic)), (Bulk, false));

@@ -22,6 +22,7 @@ mod black_hole;
 mod checkpoint;
 pub mod control;
 pub mod delay;
+mod lateness;
 mod losses;
 pub mod model;
 mod own_time;
@@ -34,6 +35,7 @@ use control::{Company, Control, Sample};
 use delay::Measured;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
+use lateness::Lateness;
 use losses::Losses;
 use model::{Model, Pacer};
 use pmtu::Pmtu;
@@ -162,6 +164,7 @@ pub struct Path {
     delivered_us: u32,
     acked_sent_at: Instant,
     losses: Losses,
+    lateness: Lateness,
     /// Large packets sent so far.
     large: Large,
     black_hole: BlackHole,
@@ -219,6 +222,7 @@ impl Path {
             black_hole: BlackHole::default(),
             doubted_before: 0,
             losses: Losses::default(),
+            lateness: Lateness::default(),
             open: 0,
             newest: 0,
             last_heard: None,
@@ -297,6 +301,12 @@ impl Path {
     #[must_use]
     pub fn loss(&self) -> f64 {
         self.losses.share()
+    }
+
+    /// Share of time in which packets arrived too late for a call, over the last half minute.
+    #[must_use]
+    pub fn late_share(&self) -> f64 {
+        self.lateness.share()
     }
 
     /// Share of packets to be reckoned with: [`Self::loss`], or the same over eight times as many
@@ -595,6 +605,7 @@ impl Path {
             in_flight: self.in_flight(),
         };
         self.model.on_sample(&sample, now);
+        self.lateness.on_report(self.model.delay().last_queue(), now);
         self.state == State::Suspect && self.enter(State::Active, now)
     }
 

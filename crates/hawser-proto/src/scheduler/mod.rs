@@ -114,6 +114,8 @@ pub struct PathView {
     pub mtu: u16,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
+    /// Share of time in which its packets arrived too late for a call, 0 to 1.
+    pub late: f64,
     /// From sending a packet that is lost until its retransmission is sent.
     pub retransmitted_after: Duration,
     /// Its capacity is still being found, and doubles each round trip: `soon` and `later` are more
@@ -142,6 +144,8 @@ pub struct Demand {
     /// The head's place in a layered stream, or which of several descriptions it belongs to; `None`
     /// where there is no such mark.
     pub layer: Option<Layer>,
+    /// The flow sends so little that all of it may be sent twice, and what comes late is lost to it.
+    pub is_call: bool,
 }
 
 /// What to do with the head of the queue.

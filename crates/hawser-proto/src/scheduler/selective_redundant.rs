@@ -2,14 +2,16 @@ use hawser_units::{Duration, Instant};
 
 use super::{Choice, Demand, EarliestDelivery, PathView, Scheduler};
 use crate::fec::TOLERATED;
+use crate::flow::behaviour::CALL_BUDGET;
 
 /// Sends each packet where it arrives first, and copies on other paths as long as too many would be
 /// lost: for flows whose packets are useless by the time that a loss is found and mended.
 ///
 /// The copies of a packet go on the paths where they arrive next, until the share that all of them
-/// lose together is tolerable. They are left out where they would come later than a retransmission,
-/// and while the flows of this scheduler take more than a part of all paths: then copies would take
-/// from themselves.
+/// lose together is tolerable. To a call a packet that comes late is lost too. Copies are left out
+/// where they would come later than a retransmission, of a call's where they would come too late for
+/// it, and while the flows of this scheduler take more than a part of all paths: then copies would
+/// take from themselves.
 ///
 /// Source: none published; the condition is that of forward error correction at a rate that follows
 /// the measured loss, with the packet itself as its code. Cost: O(paths²) a packet while paths
@@ -17,9 +19,30 @@ use crate::fec::TOLERATED;
 #[derive(Clone, Debug, Default)]
 pub struct SelectiveRedundant {
     earliest: EarliestDelivery,
-    /// Bytes chosen for in this window and the one before.
-    bytes: (u64, u64),
-    window_since: Instant,
+    /// What all flows send, and what calls do.
+    all: Sent,
+    calls: Sent,
+}
+
+/// Bytes chosen for in this window and the one before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    now: u64,
+    before: u64,
+    since: Instant,
+}
+
+impl Sent {
+    /// Adds a packet; returns the bytes of the fuller window.
+    fn add(&mut self, bytes: u64, now: Instant) -> u64 {
+        let windows = now.since(self.since).as_nanos() / WINDOW.as_nanos();
+        if windows > 0 {
+            self.before = if windows == 1 { self.now } else { 0 };
+            (self.now, self.since) = (0, now);
+        }
+        self.now += bytes;
+        self.now.max(self.before)
+    }
 }
 
 impl SelectiveRedundant {
@@ -29,23 +52,30 @@ impl SelectiveRedundant {
         Self::default()
     }
 
-    /// Whether copies of what these flows send are a small part of what the paths carry.
+    /// Whether copies of what these flows send, or of calls alone, are a small part of what the
+    /// paths carry.
     fn is_sparse(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> bool {
-        let windows = now.since(self.window_since).as_nanos() / WINDOW.as_nanos();
-        if windows > 0 {
-            let before = if windows == 1 { self.bytes.0 } else { 0 };
-            self.bytes = (0, before);
-            self.window_since = now;
-        }
-        self.bytes.0 += u64::from(demand.len);
+        let all = self.all.add(demand.len.into(), now);
+        let sent = match demand.is_call {
+            true => self.calls.add(demand.len.into(), now),
+            false => all,
+        };
         let carried: u64 = paths.iter().map(|path| path.soon.rate().bytes_in(WINDOW).0).sum();
-        self.bytes.0.max(self.bytes.1) <= carried / SPARSE_PART
+        sent <= carried / SPARSE_PART
     }
 
     /// The paths for the copies, `first` among them.
-    fn copies(first: usize, paths: &[PathView], now: Instant) -> u64 {
-        let latest = paths[first].arrival(now) + paths[first].round_trip + RETRANSMISSION;
-        let (mut mask, mut loss) = (1 << first, paths[first].loss);
+    fn copies(first: usize, is_call: bool, paths: &[PathView], now: Instant) -> u64 {
+        let missed = |path: &PathView| {
+            let late = if is_call { path.late } else { 0.0 };
+            1.0 - (1.0 - path.loss) * (1.0 - late)
+        };
+        let mut patience = paths[first].round_trip + RETRANSMISSION;
+        if is_call && paths[first].late > TOLERATED {
+            patience = patience.max(CALL_BUDGET);
+        }
+        let latest = paths[first].arrival(now) + patience;
+        let (mut mask, mut loss) = (1 << first, missed(&paths[first]));
         while loss > TOLERATED {
             let others = paths.iter().enumerate().take(64);
             let next = others
@@ -53,7 +83,7 @@ impl SelectiveRedundant {
                 .min_by_key(|(_, path)| path.arrival(now));
             let Some((at, path)) = next else { break };
             mask |= 1 << at;
-            loss *= path.loss;
+            loss *= missed(path);
         }
         mask
     }
@@ -72,7 +102,7 @@ impl Scheduler for SelectiveRedundant {
         if !self.is_sparse(demand, paths, now) || path >= 64 {
             return choice;
         }
-        match Self::copies(path, paths, now) {
+        match Self::copies(path, demand.is_call, paths, now) {
             mask if mask.count_ones() > 1 => Choice::Duplicate(mask),
             _ => choice,
         }

@@ -15,6 +15,7 @@ pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
         round_trip: Duration::from_millis(2 * delay_ms),
         mtu: 1400,
         loss: 0.0,
+        late: 0.0,
         retransmitted_after: Duration::ZERO,
         is_growing: false,
     }
@@ -30,6 +31,7 @@ pub(super) fn demand(len: u32, packets: u16) -> Demand {
         backlog: InnerBytes(u64::from(len) * u64::from(packets)),
         throughput: Rate::ZERO,
         layer: None,
+        is_call: false,
     }
 }
 
@@ -112,6 +114,7 @@ impl Server {
             round_trip: 2 * self.delay + self.free_at.since(now),
             mtu: 1400,
             loss: 0.0,
+            late: 0.0,
             retransmitted_after: Duration::ZERO,
             is_growing: false,
         }
@@ -228,6 +231,7 @@ fn view() -> impl Strategy<Value = PathView> {
                 round_trip: Duration::from_nanos(round_trip),
                 mtu,
                 loss: (mtu % 11) as f64 / 10.0,
+                late: (mtu % 7) as f64 / 10.0,
                 retransmitted_after: Duration::from_nanos(round_trip),
                 is_growing: growth % 3 == 0,
             },
@@ -250,6 +254,7 @@ fn step() -> impl Strategy<Value = (Demand, Vec<PathView>, Instant)> {
             backlog: InnerBytes(u64::from(len) + more),
             throughput: Rate::from_bps(carried),
             layer: (more % 3 > 0).then_some(Layer((more % 8) as u8)),
+            is_call: more % 2 == 0,
         });
     (
         demand,

@@ -28,7 +28,7 @@ fn packet(source: u8, destination: u8, port: u16, dscp: u8) -> Summary {
         tcp_flags: 0,
         dscp,
         ecn: Ecn::NotEct,
-        quic_opening: false,
+        signature: None,
     }
 }
 

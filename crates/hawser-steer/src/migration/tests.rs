@@ -219,7 +219,7 @@ fn the_application_sees_the_same_addresses_before_and_after_and_by_a_waypoint() 
         tcp_flags: 0,
         dscp: 0,
         ecn: Ecn::NotEct,
-        quic_opening: false,
+        signature: None,
     };
     let pass = |rules: &[Rule], packet: &Summary| {
         let mut table = FlowTable::new();

@@ -273,7 +273,7 @@ fn summary(packet: &Packet) -> Summary {
         tcp_flags: 0,
         dscp: 0,
         ecn: InnerEcn::NotEct,
-        quic_opening: false,
+        signature: None,
     }
 }
 

@@ -133,6 +133,7 @@ impl Plan {
                     round_trip: channel.delay * 2,
                     mtu: self.mtu,
                     loss: channel.loss,
+                    late: 0.0,
                     retransmitted_after: Duration::ZERO,
                     is_growing: false,
                 },
@@ -412,6 +413,7 @@ impl Node for Proxy {
             backlog: InnerBytes(len.into()),
             throughput: Rate::ZERO,
             layer,
+            is_call: false,
         };
         match self.scheduler.choose(&demand, &self.views, context.now()) {
             Choice::Send { path, .. } => {

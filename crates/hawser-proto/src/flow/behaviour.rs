@@ -1,0 +1,132 @@
+//! What a UDP flow is by what it does: its protocol does not tell a call from a backup.
+//!
+//! Rates are measured over windows of [`WINDOW`] as packets come in. A flow begins as a call; what
+//! it sends in its first window decides, and each window after that may change it, except that bulk
+//! stays bulk.
+
+use hawser_units::{Bytes, Duration, Instant, Rate};
+
+/// Over this a flow's rate is measured: some pictures of a video, and long enough that one key frame
+/// is not taken for its rate.
+const WINDOW: Duration = Duration::from_secs(1);
+/// Slower flows are calls and games: audio with its headers takes 30 to 150 kbit/s, and a flow of
+/// this rate may be sent twice at little cost.
+const CALL_BELOW: Rate = Rate::from_bps(500_000);
+/// Faster flows are transfers. Source: live video is contributed at up to 30 Mbit/s (CellFusion),
+/// with a third more for its parity and retransmissions.
+const TRANSFER_ABOVE: Rate = Rate::from_mbps(40);
+/// How late a packet of a call may arrive, beyond the delay of the nearest path: what is left of
+/// 150 ms (ITU-T G.114, which counts codec and jitter buffer too) on a near path, and the same on a
+/// far one, which would otherwise be left with nothing.
+pub(crate) const CALL_BUDGET: Duration = Duration::from_millis(150);
+/// The same of live video, whose players hold half a second and more. Source: 400 ms is the limit of
+/// ITU-T G.114 for any conversation.
+pub(crate) const VIDEO_BUDGET: Duration = Duration::from_millis(400);
+
+/// What a flow behaves like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Behaviour {
+    /// Sends little, steadily: a call, a game, a remote desktop.
+    #[default]
+    Call,
+    /// Sends as much as live video does.
+    Video,
+    /// Sends more than anything live.
+    Transfer,
+}
+
+/// The rate of a flow, and what follows from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Meter {
+    since: Instant,
+    bytes: u64,
+    behaviour: Behaviour,
+}
+
+impl Meter {
+    pub(super) fn new(now: Instant) -> Self {
+        Self {
+            since: now,
+            bytes: 0,
+            behaviour: Behaviour::default(),
+        }
+    }
+
+    /// Takes note of inner bytes that came in; returns what the flow behaves like.
+    pub(super) fn on_bytes(&mut self, bytes: u64, now: Instant) -> Behaviour {
+        self.bytes += bytes;
+        let elapsed = now.since(self.since);
+        // A window's worth of a transfer is one, however little of the window is over.
+        if self.bytes > TRANSFER_ABOVE.bytes_in(WINDOW).0 {
+            self.behaviour = Behaviour::Transfer;
+        }
+        if elapsed < WINDOW || self.behaviour == Behaviour::Transfer {
+            return self.behaviour;
+        }
+        let is_call = Rate::of(Bytes(self.bytes), elapsed).is_none_or(|rate| rate <= CALL_BELOW);
+        self.behaviour = if is_call {
+            Behaviour::Call
+        } else {
+            Behaviour::Video
+        };
+        (self.since, self.bytes) = (now, 0);
+        self.behaviour
+    }
+}
+
+impl Behaviour {
+    /// Why a flow that behaves so has its class.
+    pub(super) fn why(self) -> &'static str {
+        match self {
+            Self::Call => "UDP at the rate of a call",
+            Self::Video => "UDP at the rate of live video",
+            Self::Transfer => "UDP faster than live video",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a flow is taken for that sends packets of this many bytes at a rate, for three seconds.
+    fn at_rate(rate: Rate, bytes: u64) -> Behaviour {
+        let mut now = Instant::from_nanos(1_000_000_000);
+        let end = now + Duration::from_secs(3);
+        let mut meter = Meter::new(now);
+        let mut last = Behaviour::default();
+        while now < end {
+            last = meter.on_bytes(bytes, now);
+            now += rate.time_for(Bytes(bytes));
+        }
+        last
+    }
+
+    #[test]
+    fn a_flow_is_known_by_its_rate() {
+        assert_eq!(at_rate(Rate::from_bps(80_000), 200), Behaviour::Call);
+        assert_eq!(at_rate(Rate::from_mbps(4), 1200), Behaviour::Video);
+        assert_eq!(at_rate(Rate::from_mbps(30), 1200), Behaviour::Video);
+        assert_eq!(at_rate(Rate::from_mbps(70), 1400), Behaviour::Transfer);
+    }
+
+    #[test]
+    fn a_transfer_is_known_before_its_first_second_is_over_and_stays_one() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut meter = Meter::new(now);
+        let second = TRANSFER_ABOVE.bytes_in(WINDOW).0;
+        assert_eq!(meter.on_bytes(second, now), Behaviour::Call);
+        assert_eq!(meter.on_bytes(1, now), Behaviour::Transfer);
+        let later = now + Duration::from_secs(100);
+        assert_eq!(meter.on_bytes(1, later), Behaviour::Transfer);
+    }
+
+    #[test]
+    fn a_call_that_becomes_a_video_is_one_within_a_window() {
+        let now = Instant::from_nanos(1_000_000_000);
+        let mut meter = Meter::new(now);
+        assert_eq!(meter.on_bytes(200, now), Behaviour::Call);
+        assert_eq!(meter.on_bytes(1_000_000, now + WINDOW), Behaviour::Video);
+        assert_eq!(meter.on_bytes(200, now + WINDOW * 2), Behaviour::Call);
+    }
+}
