@@ -5,6 +5,7 @@
 //! only as hashes. Others may change what is stored at any time; a change is decided by what is
 //! there when it is made.
 
+mod confirmation;
 mod database;
 mod directory;
 mod fleet;
@@ -33,6 +34,7 @@ use self::directory::Directory;
 use self::fleet::{Fleet, View, Writer};
 use self::records::{Edit, Known, Records, unknown};
 
+pub use self::confirmation::{Unconfirmed, unconfirmed_hubs};
 pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
 pub use self::subnets::Subnet;
@@ -200,6 +202,12 @@ impl ClientStore {
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
+    }
+
+    /// Number of the change that what is known is of, among those of a database; zero of files.
+    #[must_use]
+    pub fn change_number(&self) -> i64 {
+        self.records.change_number()
     }
 
     /// What is wrong with a record, in words with the remedy.
@@ -439,7 +447,7 @@ impl SharedStore {
         endpoints: &[HubAddress],
     ) -> anyhow::Result<Self> {
         let database = Database::open(config, pool)?;
-        let fleet = Fleet::follow(database, own, texts(endpoints))?;
+        let fleet = Fleet::follow(database, (own, config.stale.0), texts(endpoints))?;
         let writer = Writer {
             fleet: fleet.clone(),
             database: Database::new(config)?,
@@ -447,6 +455,7 @@ impl SharedStore {
         let view = View {
             fleet: fleet.clone(),
             set: 0,
+            change: 0,
         };
         let open = |records: Box<dyn Records>| -> anyhow::Result<_> {
             Ok(Arc::new(Mutex::new(ClientStore::read_from(records, pool)?)))
@@ -493,6 +502,27 @@ impl SharedStore {
         self.fleet.as_ref().map_or(0, Fleet::generation)
     }
 
+    /// Whether the database of a fleet has not answered for so long that nobody may be served: who
+    /// has been revoked at another hub could be among the clients.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.fleet.as_ref().is_some_and(Fleet::is_expired)
+    }
+
+    /// What an operator is to know of the database of a fleet, while it does not answer.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.fleet.as_ref().and_then(Fleet::notice)
+    }
+
+    /// Confirms to the other hubs of a fleet that the sessions of this one were held against the
+    /// clients as that [change](ClientStore::change_number) left them.
+    pub fn confirm(&self, change: i64) {
+        if let Some(fleet) = &self.fleet {
+            fleet.confirm(change);
+        }
+    }
+
     /// For status; none where the clients are files of this machine.
     #[must_use]
     pub fn fleet_status(&self) -> Option<Value> {
@@ -532,7 +562,7 @@ impl SharedStore {
 
     /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
     /// A stale token of one that is enrolled harms nothing. `is_resuming` says that the key has a
-    /// session here: that one goes on also while a database does not answer.
+    /// session here: that one goes on while a database does not answer, for as long as `stale` says.
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the storage cannot say.
@@ -544,7 +574,7 @@ impl SharedStore {
         is_resuming: bool,
     ) -> Result<Client, Refusal> {
         let is_stale = self.fleet.as_ref().is_some_and(Fleet::is_stale);
-        if is_stale && !is_resuming {
+        if is_stale && !is_resuming || self.is_expired() {
             return Err(Refusal::Busy);
         }
         let mut refusal = Refusal::NotEnrolled;
@@ -571,7 +601,7 @@ impl SharedStore {
     }
 
     /// Whether the client is enrolled with that key now; as far as is known, where the storage
-    /// cannot say.
+    /// cannot say, and not at all once what is known has [expired](Self::is_expired).
     ///
     /// Cost: two system calls at most while the store is as it was.
     #[must_use]
@@ -580,7 +610,8 @@ impl SharedStore {
         if let Err(error) = store.reload() {
             tracing::warn!(error = format!("{error:#}"), "cannot read who may come in");
         }
-        store.by_name(name).is_some_and(|client| client.key == Some(key))
+        let is_enrolled = store.by_name(name).is_some_and(|client| client.key == Some(key));
+        is_enrolled && !self.is_expired()
     }
 }
 

@@ -571,6 +571,7 @@ impl Hub {
         };
         let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
         all.extend(self.reach.notices());
+        all.extend(self.store.trouble());
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -40,6 +40,11 @@ pub(super) type Decide<'a> = &'a mut dyn FnMut(&Known) -> anyhow::Result<Vec<Edi
 
 /// Where the clients of a hub are kept, so that several processes may read and change them.
 pub(super) trait Records: fmt::Debug + Send {
+    /// Number of the change that was read last, among those of a database; zero of files.
+    fn change_number(&self) -> i64 {
+        0
+    }
+
     /// Makes `known` what is there now; false: it was that already.
     ///
     /// # Errors
