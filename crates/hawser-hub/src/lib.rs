@@ -45,7 +45,9 @@ use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, Trial};
+use hawser_dataplane::{
+    Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, PathSnapshot, Trial,
+};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
@@ -392,7 +394,12 @@ impl Hub {
                 }
                 _ = meter.tick() => {
                     let carries = carries.clone();
+                    let places = self.tls.as_ref().map(|tls| tls.listening.places().clone());
                     (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
+                        if let Some(places) = &places {
+                            let at = |(session, path): (u64, &PathSnapshot)| Some((session, path.remote?));
+                            places.claim(snapshot.paths().filter_map(at));
+                        }
                         // Where one waits, the next second's has this one's too.
                         let _ = carries.try_send(accounts::carried(&snapshot));
                     })));
