@@ -32,7 +32,7 @@ use serde_json::Value;
 use self::database::Database;
 use self::directory::Directory;
 use self::fleet::{Fleet, View, Writer};
-use self::records::{Edit, Known, Records, unknown};
+use self::records::{Edit, Known, QUARANTINE, Records, unknown};
 
 pub use self::confirmation::{Unconfirmed, unconfirmed_hubs};
 pub use self::fleet::OtherHub;
@@ -327,7 +327,8 @@ impl ClientStore {
         })
     }
 
-    /// Forgets a client or its invitation; its addresses become free. What is wrong with other
+    /// Forgets a client or its invitation; its addresses become free after a day, or when there are
+    /// no others. What is wrong with other
     /// records does not keep it from that.
     ///
     /// # Errors
@@ -402,9 +403,19 @@ impl Known {
     fn free_addresses(&self, pool: Pool) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
         let mut taken = BTreeSet::new();
         taken.extend(self.clients.values().map(|client| client.inner_v4));
-        pool.numbers()
-            .map(|number| pool.host(number))
-            .find(|(v4, _)| !taken.contains(v4))
+        let now = SystemTime::now();
+        let is_fresh = |v4: &Ipv4Addr| {
+            let at = self.freed.get(v4);
+            at.is_some_and(|at| now.duration_since(*at).is_ok_and(|age| age < QUARANTINE))
+        };
+        let free = || {
+            let hosts = pool.numbers().map(|number| pool.host(number));
+            hosts.filter(|(v4, _)| !taken.contains(v4))
+        };
+        // Of a pool that is used up, the address that was freed first.
+        free()
+            .find(|(v4, _)| !is_fresh(v4))
+            .or_else(|| free().min_by_key(|(v4, _)| self.freed.get(v4)))
             .with_context(|| {
                 format!(
                     "the pool {}/{} is used up: revoke clients, or set a larger pool in hub.toml",

@@ -12,6 +12,7 @@
 //! | ports and subnets that lead to clients | `reach.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
+//! | connections of clients that were revoked | `departed.rs` |
 //! | over how many threads sessions are spread | `spread.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
@@ -21,6 +22,7 @@
 
 mod accounts;
 mod commands;
+mod departed;
 mod limits;
 mod reach;
 mod spread;
@@ -67,6 +69,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
+use departed::Departed;
 use reach::{Leading, Reach};
 
 pub use accounts::{to_csv, usage};
@@ -372,6 +375,7 @@ impl Hub {
         let mut meter = tokio::time::interval(METER);
         meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
+        let mut departed = Departed::default();
         let (carries, mut carried) = mpsc::channel(1);
         self.control.hold_against_store();
         let mut counts_quotas = self.see_to_quotas(&accounts);
@@ -384,6 +388,7 @@ impl Hub {
                 _ = look.tick() => {
                     self.control.hold_against_store();
                     self.see_to_reach().await;
+                    departed.follow(&self.store);
                     if self.control.has_quotas() != counts_quotas {
                         counts_quotas = self.see_to_quotas(&accounts);
                     }

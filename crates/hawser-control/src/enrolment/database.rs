@@ -18,7 +18,7 @@ mod schema;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
@@ -34,7 +34,7 @@ use tokio_postgres::{Client as Connection, Row, Transaction};
 
 use self::connect::Door;
 use super::limits::Own;
-use super::records::{Decide, Edit, Known, Records, unknown};
+use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, MonthSum};
 use crate::event_thread::EventThread;
 
@@ -370,6 +370,7 @@ impl Records for Database {
                 let rows = transaction.query(CHANGED, &[&since]).await?;
                 take_in(&mut after, rows, !has_read);
             }
+            after.freed = freed(&transaction).await?;
             let edits = decide(&after).map_err(Fault::Decided)?;
             if edits.is_empty() {
                 transaction.rollback().await?;
@@ -480,6 +481,36 @@ fn column(own: Own<u64>) -> Option<i64> {
     }
 }
 
+/// Addresses of clients that were removed lately.
+async fn freed(transaction: &Transaction<'_>) -> Result<Freed, Fault> {
+    let rows = transaction
+        .query("SELECT inner_v4, freed_unix_s FROM hawser_freed", &[])
+        .await?;
+    let one = |row: Row| -> Option<_> {
+        let address = row.try_get::<_, String>(0).ok()?.parse().ok()?;
+        let at: i64 = row.try_get(1).ok()?;
+        Some((address, UNIX_EPOCH + Duration::from_secs(at.unsigned_abs())))
+    };
+    let mut found = Freed::new();
+    found.extend(rows.into_iter().filter_map(one));
+    Ok(found)
+}
+
+/// Remembers that the address of a client becomes free now, and forgets what was long ago.
+async fn free(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let over = now.saturating_sub_unsigned(QUARANTINE.as_secs());
+    transaction
+        .execute("DELETE FROM hawser_freed WHERE freed_unix_s < $1", &[&over])
+        .await?;
+    let put = "INSERT INTO hawser_freed (inner_v4, freed_unix_s) \
+               SELECT inner_v4, CAST($2 AS bigint) FROM hawser_client WHERE name = $1 AND NOT is_gone \
+               ON CONFLICT (inner_v4) DO UPDATE SET freed_unix_s = excluded.freed_unix_s";
+    transaction.execute(put, &[&name, &now]).await?;
+    Ok(())
+}
+
 async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Result<(), Fault> {
     match edit {
         Edit::Put(client) => {
@@ -515,6 +546,7 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                 .await?;
         }
         Edit::Remove(name) => {
+            free(transaction, name).await?;
             let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', subnets = '', \
                         changed = $2 WHERE name = $1 AND NOT is_gone";
             if transaction.execute(gone, &[name, &change]).await? == 0 {

@@ -80,6 +80,17 @@ async fn datagrams_go_to_the_hub_s_port_and_back() {
 }
 
 #[tokio::test]
+async fn keys_are_agreed_on_with_ml_kem_beside_x25519() {
+    let (_listening, _, at) = listening(echo());
+    let stream = tls(at).await;
+    let agreed = stream.get_ref().1.negotiated_key_exchange_group();
+    assert_eq!(
+        agreed.map(|group| group.name()),
+        Some(rustls::NamedGroup::X25519MLKEM768)
+    );
+}
+
+#[tokio::test]
 async fn many_datagrams_keep_their_bounds() {
     let (_listening, _, at) = listening(echo());
     let mut stream = websocket(at).await;

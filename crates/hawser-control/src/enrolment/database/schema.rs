@@ -49,6 +49,10 @@ const MIGRATIONS: [&str; 5] = [
     "
     ALTER TABLE hawser_hub ADD COLUMN applied bigint;
     ALTER TABLE hawser_hub ADD COLUMN stale_s bigint;
+    CREATE TABLE hawser_freed (
+        inner_v4 text PRIMARY KEY,
+        freed_unix_s bigint NOT NULL
+    );
 ",
 ];
 

@@ -105,6 +105,20 @@ fn other_pools_and_newer_tables_are_refused() {
     assert!(format!("{error:#}").contains("update it"), "{error:#}");
 }
 
+#[test]
+fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
+    let Some(server) = Postgres::start() else { return };
+    let (mut here, now) = (open(&server), SystemTime::now());
+    here.invite("alice", WEEK, now).unwrap();
+    here.revoke("alice").unwrap();
+    let mut there = open(&server);
+    there.invite("alice", WEEK, now).unwrap();
+    there.invite("bob", WEEK, now).unwrap();
+    let address = |name: &str| there.by_name(name).unwrap().inner_v4;
+    assert_eq!(address("alice"), Ipv4Addr::new(100, 96, 0, 3));
+    assert_eq!(address("bob"), Ipv4Addr::new(100, 96, 0, 4));
+}
+
 /// A hub of before limits has made the tables, and has clients in them.
 #[test]
 fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
@@ -118,6 +132,7 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         "ALTER TABLE hawser_client DROP COLUMN subnets",
         "ALTER TABLE hawser_hub DROP COLUMN applied",
         "ALTER TABLE hawser_hub DROP COLUMN stale_s",
+        "DROP TABLE hawser_freed",
         "UPDATE hawser_store SET version = 2",
     ] {
         server.sql("hawser", statement).unwrap();
