@@ -67,7 +67,7 @@ pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsCo
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,
-    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs, WhenEnded,
+    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs, WhenEnded, WhenStopped,
 };
 
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
 //! | connections of clients that were revoked | `departed.rs` |
+//! | whether sessions are left to a successor | `parting.rs` |
 //! | over how many threads sessions are spread | `spread.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
@@ -24,6 +25,7 @@ mod accounts;
 mod commands;
 mod departed;
 mod limits;
+mod parting;
 mod reach;
 mod spread;
 mod waypoint;
@@ -70,6 +72,7 @@ use tokio::sync::{mpsc, watch};
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
 use departed::Departed;
+use parting::Parting;
 use reach::{Leading, Reach};
 
 pub use accounts::{to_csv, usage};
@@ -106,7 +109,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let _keeper = system.keep().context("cannot watch the system")?;
     let pairs = options.spread.pairs();
     let interface = (config.interface.0.as_str(), config.mtu.0);
-    let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
+    let listen = config.listen_address();
+    let mut inherited = Inherited::take(interface, listen, pairs.count(), run_dir.path());
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
@@ -420,11 +424,15 @@ impl Hub {
                 reload = signals.next() => {
                     if reload {
                         log_reload(self.reload().await);
-                    } else if service::is_managed() && !service::is_stopped_for_good() {
-                        self.hand_over(&plane).await;
-                        return Ok(Ended::HandedOver);
-                    } else {
-                        break;
+                        continue;
+                    }
+                    let (when, is_interrupted) = (self.config.when_stopped, signals.is_interrupted());
+                    match Parting::of(when, is_interrupted, &self.options.run_dir) {
+                        Parting::End => break,
+                        to @ (Parting::ToManager | Parting::ToRunDir) => {
+                            self.hand_over(&plane, to).await;
+                            return Ok(Ended::HandedOver);
+                        }
                     }
                 }
             }
@@ -447,8 +455,8 @@ impl Hub {
         counts
     }
 
-    /// Gives the sessions to the service manager, for the process that it starts next.
-    async fn hand_over(&self, plane: &DataPlane) {
+    /// Leaves the sessions to the process that is started next.
+    async fn hand_over(&self, plane: &DataPlane, to: Parting) {
         let mut control = self.control.hand_over();
         let planes = plane.hand_over().await;
         let joined = |plane: SessionCheckpoint| {
@@ -456,7 +464,12 @@ impl Hub {
             Some(HubSessionCheckpoint { control, plane })
         };
         let sessions = planes.into_iter().filter_map(joined).collect();
-        if let Err(error) = handover::hand_over(sessions) {
+        let handed_over = if to == Parting::ToRunDir {
+            handover::leave(&self.options.run_dir, sessions)
+        } else {
+            handover::hand_over(sessions)
+        };
+        if let Err(error) = handed_over {
             let error = format!("{error:#}");
             tracing::warn!(error, "sessions are not handed over: clients begin new ones");
         }
