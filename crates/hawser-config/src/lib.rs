@@ -60,7 +60,7 @@ pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use preference::{EachWay, Uses, When};
 pub use radio::{Password, RadioConfig, WifiNetwork};
-pub use reach::{AnyNet, ClientNames, HubService, Protocol, ReachConfig};
+pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
 pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
