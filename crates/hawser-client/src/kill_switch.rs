@@ -15,6 +15,8 @@ use hawser_host::run_dir::RunDir;
 use hawser_linux::service::is_stopped_for_good;
 use hawser_linux::system::System;
 
+use super::inbound;
+
 /// Who asks a client to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
@@ -32,6 +34,8 @@ pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::
         close(&mut system, config).await?;
         warn_of_near_resolvers(config);
     }
+    // Before there is an interface that anything could come in by.
+    inbound::close(&mut system, config)?;
     if config.runs_direct_beside() {
         // Direct mode takes over what keeps flows to their networks, and undoes the rest when its
         // own rules stand.

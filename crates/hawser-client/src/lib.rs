@@ -16,6 +16,7 @@
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
+//! | what may come in from the tunnel | `inbound.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
@@ -38,6 +39,7 @@ mod fallback;
 mod faster;
 mod gateway;
 pub mod hubs;
+mod inbound;
 mod joined;
 mod kill_switch;
 mod lookup;

@@ -9,7 +9,7 @@ use hawser_linux::netlink::changes;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-use super::{Client, Next};
+use super::{Client, Next, inbound};
 
 impl Client {
     pub(super) async fn reload_and_log(&mut self) -> Next {
@@ -79,6 +79,7 @@ impl Client {
                 .kill_switch(self.config.kill_switch, &self.config.forward.lans())
                 .await?;
         }
+        inbound::change(self.tunnel.system(), &old, &self.config)?;
         self.tunnel.stay_near(&self.config).await?;
         for change in changes(&before, &self.used()) {
             self.on_change(change)?;

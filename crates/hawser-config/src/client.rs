@@ -11,10 +11,10 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, InterfaceName,
-    LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig, PortForwardConfig, Proxy,
-    QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
-    WhenEnded,
+    AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
+    InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
+    PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig,
+    TlsUse, Uses, Via, WhenEnded,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -41,6 +41,8 @@ pub struct ClientConfig {
     /// added it. Otherwise only subnets of the machine's own and an administrator's static routes
     /// to private networks do; with `kill_switch` nothing does.
     pub local: Vec<AnyNet>,
+    /// What may begin connections from the tunnel to this machine.
+    pub inbound: Inbound,
     /// Whether this machine forwards for others, and behind which interfaces they are.
     pub forward: Forward,
     /// What comes in from the hub and goes to a machine behind this one.
@@ -97,6 +99,7 @@ impl Default for ClientConfig {
             kill_switch: false,
             when_ended: WhenEnded::Block,
             local: Vec::new(),
+            inbound: Inbound::Closed,
             forward: Forward::Off,
             port_forwards: Vec::new(),
             subnets: Vec::new(),

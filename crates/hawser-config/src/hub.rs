@@ -11,7 +11,7 @@ use crate::invitation::HubAddress;
 use crate::{
     ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
     LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, OtlpConfig, Pool, ReachConfig, Schedulers, StoreConfig,
-    ThreadPairs, TlsListen, ports,
+    ThreadPairs, TlsListen, WhenStopped, ports,
 };
 
 /// What `hub.toml` says.
@@ -72,6 +72,9 @@ pub struct HubConfig {
     /// processors unless set.
     #[serde(default)]
     pub thread_pairs: Option<ThreadPairs>,
+    /// What SIGTERM does where no service manager has started the hub.
+    #[serde(default)]
+    pub when_stopped: WhenStopped,
     /// Where Prometheus may ask; off when absent.
     #[serde(default)]
     pub metrics: Option<SocketAddr>,

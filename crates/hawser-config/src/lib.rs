@@ -60,14 +60,14 @@ pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use preference::{EachWay, Uses, When};
 pub use radio::{Password, RadioConfig, WifiNetwork};
-pub use reach::{AnyNet, ClientNames, HubService, Protocol, ReachConfig};
+pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
 pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,
-    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs, WhenEnded,
+    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs, WhenEnded, WhenStopped,
 };
 
 #[cfg(test)]

@@ -55,6 +55,46 @@ from_text!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubService(pub Service);
 
+/// What may begin connections from the tunnel to this machine's own services.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(from = "InboundValue")]
+pub enum Inbound {
+    /// Nothing.
+    #[default]
+    Closed,
+    /// Everything that the hub lets through, also into networks behind this machine.
+    Open,
+    /// What goes to these services.
+    Services(Vec<HubService>),
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "expected \"closed\", \"open\", or services such as [\"tcp 22\"]"
+)]
+enum InboundValue {
+    Word(InboundWord),
+    Services(Vec<HubService>),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum InboundWord {
+    Closed,
+    Open,
+}
+
+impl From<InboundValue> for Inbound {
+    fn from(value: InboundValue) -> Self {
+        match value {
+            InboundValue::Word(InboundWord::Closed) => Self::Closed,
+            InboundValue::Word(InboundWord::Open) => Self::Open,
+            InboundValue::Services(services) => Self::Services(services),
+        }
+    }
+}
+
 impl FromStr for HubService {
     type Err = ();
 

@@ -3,11 +3,14 @@
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use serde::Deserialize;
 use serde::de::Deserializer;
 use tokio_postgres::config::{Host, SslMode};
 use zeroize::Zeroizing;
+
+use crate::Span;
 
 /// `[store]` of `hub.toml`: a PostgreSQL database that keeps the clients of several hubs.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -17,6 +20,9 @@ pub struct StoreConfig {
     pub url: StoreUrl,
     /// Who signed the certificate that it shows, a file of PEM.
     pub ca: Option<PathBuf>,
+    /// How long a hub serves the clients that it knows while the database does not answer: who was
+    /// revoked at another hub meanwhile is among them.
+    pub stale: Span,
 }
 
 #[derive(Deserialize)]
@@ -24,7 +30,18 @@ pub struct StoreConfig {
 struct StoreTable {
     url: StoreUrl,
     ca: Option<PathBuf>,
+    #[serde(default = "default_stale")]
+    stale: Span,
 }
+
+/// Restarts and fail-overs of a database take seconds to minutes; an operator who has revoked a
+/// client waits no longer than for a coffee.
+fn default_stale() -> Span {
+    Span(Duration::from_secs(15 * 60))
+}
+
+/// Two attempts at a database that does not answer take 5 s each, and a fail-over some seconds more.
+const SHORTEST_STALE: Duration = Duration::from_secs(30);
 
 impl StoreConfig {
     /// A store that is known by its URL, and perhaps by who signed its certificate.
@@ -46,7 +63,8 @@ impl StoreConfig {
                     .to_owned(),
             );
         }
-        Ok(Self { url, ca })
+        let stale = default_stale();
+        Ok(Self { url, ca, stale })
     }
 }
 
@@ -54,7 +72,14 @@ impl TryFrom<StoreTable> for StoreConfig {
     type Error = String;
 
     fn try_from(table: StoreTable) -> Result<Self, String> {
-        Self::new(table.url, table.ca)
+        let stale = table.stale;
+        if stale.0 < SHORTEST_STALE {
+            return Err("stale: at least 30s, since one question to the database may take 5 s".to_owned());
+        }
+        Ok(Self {
+            stale,
+            ..Self::new(table.url, table.ca)?
+        })
     }
 }
 
@@ -128,6 +153,21 @@ mod tests {
             .unwrap();
         assert!(!format!("{url:?}").contains("secret"));
         assert_eq!(url.config().get_hosts().len(), 2);
+    }
+
+    #[test]
+    fn says_how_long_clients_are_served_without_it() {
+        let read = |text: &str| {
+            let text = format!("url = \"postgresql://a@localhost/h\"\n{text}");
+            toml::from_str::<StoreConfig>(&text)
+        };
+        assert_eq!(read("").unwrap().stale.0, Duration::from_secs(900));
+        assert_eq!(
+            read("stale = \"1h\"").unwrap().stale.0,
+            Duration::from_secs(3_600)
+        );
+        let error = read("stale = \"5s\"").unwrap_err().to_string();
+        assert!(error.contains("at least 30s"), "{error}");
     }
 
     #[test]

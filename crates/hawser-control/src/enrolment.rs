@@ -5,6 +5,7 @@
 //! only as hashes. Others may change what is stored at any time; a change is decided by what is
 //! there when it is made.
 
+mod confirmation;
 mod database;
 mod directory;
 mod fleet;
@@ -31,8 +32,9 @@ use serde_json::Value;
 use self::database::Database;
 use self::directory::Directory;
 use self::fleet::{Fleet, View, Writer};
-use self::records::{Edit, Known, Records, unknown};
+use self::records::{Edit, Known, QUARANTINE, Records, unknown};
 
+pub use self::confirmation::{Unconfirmed, unconfirmed_hubs};
 pub use self::fleet::OtherHub;
 pub use self::limits::{ClientLimits, LimitChange, Own, Standing};
 pub use self::subnets::Subnet;
@@ -202,6 +204,12 @@ impl ClientStore {
         self.generation
     }
 
+    /// Number of the change that what is known is of, among those of a database; zero of files.
+    #[must_use]
+    pub fn change_number(&self) -> i64 {
+        self.records.change_number()
+    }
+
     /// What is wrong with a record, in words with the remedy.
     #[must_use]
     pub fn damage(&self) -> Option<&str> {
@@ -319,7 +327,8 @@ impl ClientStore {
         })
     }
 
-    /// Forgets a client or its invitation; its addresses become free. What is wrong with other
+    /// Forgets a client or its invitation; its addresses become free after a day, or when there are
+    /// no others. What is wrong with other
     /// records does not keep it from that.
     ///
     /// # Errors
@@ -394,9 +403,19 @@ impl Known {
     fn free_addresses(&self, pool: Pool) -> anyhow::Result<(Ipv4Addr, Option<Ipv6Addr>)> {
         let mut taken = BTreeSet::new();
         taken.extend(self.clients.values().map(|client| client.inner_v4));
-        pool.numbers()
-            .map(|number| pool.host(number))
-            .find(|(v4, _)| !taken.contains(v4))
+        let now = SystemTime::now();
+        let is_fresh = |v4: &Ipv4Addr| {
+            let at = self.freed.get(v4);
+            at.is_some_and(|at| now.duration_since(*at).is_ok_and(|age| age < QUARANTINE))
+        };
+        let free = || {
+            let hosts = pool.numbers().map(|number| pool.host(number));
+            hosts.filter(|(v4, _)| !taken.contains(v4))
+        };
+        // Of a pool that is used up, the address that was freed first.
+        free()
+            .find(|(v4, _)| !is_fresh(v4))
+            .or_else(|| free().min_by_key(|(v4, _)| self.freed.get(v4)))
             .with_context(|| {
                 format!(
                     "the pool {}/{} is used up: revoke clients, or set a larger pool in hub.toml",
@@ -439,7 +458,7 @@ impl SharedStore {
         endpoints: &[HubAddress],
     ) -> anyhow::Result<Self> {
         let database = Database::open(config, pool)?;
-        let fleet = Fleet::follow(database, own, texts(endpoints))?;
+        let fleet = Fleet::follow(database, (own, config.stale.0), texts(endpoints))?;
         let writer = Writer {
             fleet: fleet.clone(),
             database: Database::new(config)?,
@@ -447,6 +466,7 @@ impl SharedStore {
         let view = View {
             fleet: fleet.clone(),
             set: 0,
+            change: 0,
         };
         let open = |records: Box<dyn Records>| -> anyhow::Result<_> {
             Ok(Arc::new(Mutex::new(ClientStore::read_from(records, pool)?)))
@@ -493,6 +513,27 @@ impl SharedStore {
         self.fleet.as_ref().map_or(0, Fleet::generation)
     }
 
+    /// Whether the database of a fleet has not answered for so long that nobody may be served: who
+    /// has been revoked at another hub could be among the clients.
+    #[must_use]
+    pub fn is_expired(&self) -> bool {
+        self.fleet.as_ref().is_some_and(Fleet::is_expired)
+    }
+
+    /// What an operator is to know of the database of a fleet, while it does not answer.
+    #[must_use]
+    pub fn trouble(&self) -> Option<String> {
+        self.fleet.as_ref().and_then(Fleet::notice)
+    }
+
+    /// Confirms to the other hubs of a fleet that the sessions of this one were held against the
+    /// clients as that [change](ClientStore::change_number) left them.
+    pub fn confirm(&self, change: i64) {
+        if let Some(fleet) = &self.fleet {
+            fleet.confirm(change);
+        }
+    }
+
     /// For status; none where the clients are files of this machine.
     #[must_use]
     pub fn fleet_status(&self) -> Option<Value> {
@@ -532,7 +573,7 @@ impl SharedStore {
 
     /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
     /// A stale token of one that is enrolled harms nothing. `is_resuming` says that the key has a
-    /// session here: that one goes on also while a database does not answer.
+    /// session here: that one goes on while a database does not answer, for as long as `stale` says.
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the storage cannot say.
@@ -544,7 +585,7 @@ impl SharedStore {
         is_resuming: bool,
     ) -> Result<Client, Refusal> {
         let is_stale = self.fleet.as_ref().is_some_and(Fleet::is_stale);
-        if is_stale && !is_resuming {
+        if is_stale && !is_resuming || self.is_expired() {
             return Err(Refusal::Busy);
         }
         let mut refusal = Refusal::NotEnrolled;
@@ -571,7 +612,7 @@ impl SharedStore {
     }
 
     /// Whether the client is enrolled with that key now; as far as is known, where the storage
-    /// cannot say.
+    /// cannot say, and not at all once what is known has [expired](Self::is_expired).
     ///
     /// Cost: two system calls at most while the store is as it was.
     #[must_use]
@@ -580,7 +621,8 @@ impl SharedStore {
         if let Err(error) = store.reload() {
             tracing::warn!(error = format!("{error:#}"), "cannot read who may come in");
         }
-        store.by_name(name).is_some_and(|client| client.key == Some(key))
+        let is_enrolled = store.by_name(name).is_some_and(|client| client.key == Some(key));
+        is_enrolled && !self.is_expired()
     }
 }
 

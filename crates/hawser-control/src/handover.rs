@@ -9,7 +9,8 @@
 //! begin new sessions.
 //!
 //! The interface and the socket are given to the manager at start. So they outlive a crash, too;
-//! the sessions do not.
+//! the sessions do not. Without a service manager the sessions alone go to the successor, in a file
+//! ([`file`]).
 //!
 //! ```text
 //!   running -- asked to hand over --> threads end --> sessions written --> manager has all --> process ends
@@ -17,9 +18,12 @@
 //!      +------------ sessions restored <-- interface and socket taken <-- next process starts <---+
 //! ```
 
+mod file;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
@@ -84,8 +88,25 @@ pub struct Inherited {
 
 impl Inherited {
     /// Takes what the service manager has kept, as far as it fits an interface, an address and a
-    /// count of pairs of threads.
-    pub fn take((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32) -> Self {
+    /// count of pairs of threads; without a manager, what the run directory has.
+    pub fn take((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32, run_dir: &Path) -> Self {
+        // Also what is of no use is removed.
+        let from_file = file::Moment::now().and_then(|now| file::take(run_dir, &now));
+        if !service::is_managed() {
+            let sessions = from_file.unwrap_or_else(|error| {
+                let error = format!("{error:#}");
+                tracing::info!(error, "no sessions are taken over from the process before");
+                Vec::new()
+            });
+            return Self {
+                sessions,
+                ..Self::default()
+            };
+        }
+        Self::take_kept((interface, mtu), listen, pairs)
+    }
+
+    fn take_kept((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32) -> Self {
         let mut inherited = Self::default();
         let (mut queues, mut sockets) = (BTreeMap::new(), BTreeMap::new());
         let mut names = Vec::new();
@@ -202,6 +223,15 @@ pub fn hand_over(sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
     let file = service::memory_file(c"hawser sessions", &text).context("no memory for the sessions")?;
     service::keep(SESSIONS, file.as_fd()).context("the service manager does not take the sessions")?;
     service::settle().context("the service manager does not take the sessions")
+}
+
+/// Writes the sessions into the run directory, for a successor that no service manager starts. When
+/// this has returned, the process may end.
+///
+/// # Errors
+/// The disk refuses: nothing was handed over.
+pub fn leave(run_dir: &Path, sessions: Vec<HubSessionCheckpoint>) -> anyhow::Result<()> {
+    file::write(run_dir, file::Moment::now()?, sessions)
 }
 
 fn adopt_socket(descriptor: OwnedFd, wanted: SocketAddr) -> anyhow::Result<UdpSocket> {

@@ -8,10 +8,14 @@
 //! Each source (an IPv4 address, or an IPv6 network of 64 bits) has an address of its own on
 //! loopback, so that whatever the hub grants a source holds for it as over UDP.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+
+use hawser_linux::udp::plain;
+use hawser_proto::session::MAX_PATHS;
+use hawser_units::Net;
 
 use crate::admission::source;
 
@@ -37,6 +41,15 @@ struct Counts {
     /// By the address on loopback: where a connection comes from.
     origins: BTreeMap<SocketAddr, SocketAddr>,
     turned_away: u64,
+    /// Paths of clients are announced here, so each connection that stays is some client's.
+    has_claims: bool,
+    /// By the address on loopback: the session whose path was there last.
+    owners: BTreeMap<SocketAddr, u64>,
+    /// By session: its connections, the ones that were claimed last at the end.
+    of_client: BTreeMap<u64, VecDeque<SocketAddr>>,
+    /// Connections that exceed the bound of their client, and how many there ever were.
+    excess: BTreeSet<SocketAddr>,
+    crowded: u64,
 }
 
 /// One connection's place; it is free when this is dropped.
@@ -65,6 +78,11 @@ impl Places {
             numbers: BTreeSet::new(),
             origins: BTreeMap::new(),
             turned_away: 0,
+            has_claims: false,
+            owners: BTreeMap::new(),
+            of_client: BTreeMap::new(),
+            excess: BTreeSet::new(),
+            crowded: 0,
         })))
     }
 
@@ -73,7 +91,7 @@ impl Places {
         let source = source(from.ip());
         let mut counts = self.lock();
         let of_source = counts.strangers.get(&source).copied().unwrap_or(0);
-        if of_source >= OF_ONE || counts.all_strangers >= STRANGERS {
+        if of_source >= OF_ONE || counts.all_strangers >= STRANGERS || counts.is_site_full(source) {
             counts.turned_away += 1;
             return None;
         }
@@ -96,6 +114,21 @@ impl Places {
             appears_as: Ipv4Addr::new(127, net, high, low),
             shown: None,
         })
+    }
+
+    /// Where the paths of clients are: session and address of each. A client keeps the
+    /// [`OF_CLIENT`] connections where its paths were last; the others end.
+    pub fn claim(&self, paths: impl IntoIterator<Item = (u64, SocketAddr)>) {
+        let mut counts = self.lock();
+        counts.has_claims = true;
+        for (session, local) in paths {
+            counts.claim(session, plain(local));
+        }
+    }
+
+    /// How many connections of clients were ended because their client had too many.
+    pub(crate) fn crowded(&self) -> u64 {
+        self.lock().crowded
     }
 
     /// Where somebody on loopback really comes from; anybody else as they are.
@@ -126,13 +159,23 @@ impl Place {
         self.shown = Some(local);
     }
 
+    /// Whether it is some client's, as far as paths are announced ([`Places::claim`]).
+    pub(crate) fn is_claimed(&self) -> bool {
+        let counts = self.places.lock();
+        let is_owned = |shown: SocketAddr| counts.owners.contains_key(&shown);
+        !counts.has_claims || self.shown.is_some_and(is_owned)
+    }
+
     /// Counts its client as known. Returns false where there are as many as there may be, in all or
     /// of this source: a client that is let in could otherwise take every place.
     pub(crate) fn know(&mut self) -> bool {
+        let mut counts = self.places.lock();
+        if self.shown.is_some_and(|shown| counts.excess.contains(&shown)) {
+            return false;
+        }
         if self.is_known {
             return true;
         }
-        let mut counts = self.places.lock();
         let of_source = counts.known_of.get(&self.source).copied().unwrap_or(0);
         if counts.known >= counts.most || of_source >= (counts.most / SOURCES).max(OF_ONE) {
             counts.turned_away += 1;
@@ -147,6 +190,48 @@ impl Place {
 }
 
 impl Counts {
+    /// The network of IPv6 that a site gets has no more strangers than four of its subnets may have.
+    fn is_site_full(&self, source: IpAddr) -> bool {
+        let IpAddr::V6(address) = source else {
+            return false;
+        };
+        let site = Net::new(address, SITE);
+        let of_site = self
+            .strangers
+            .iter()
+            .filter(|(source, _)| site.contains(**source));
+        of_site.map(|(_, count)| count).sum::<usize>() >= OF_SITE
+    }
+
+    fn claim(&mut self, session: u64, local: SocketAddr) {
+        if !self.origins.contains_key(&local) || self.excess.contains(&local) {
+            return;
+        }
+        self.disown(local);
+        self.owners.insert(local, session);
+        let all = self.of_client.entry(session).or_default();
+        all.push_back(local);
+        if all.len() > OF_CLIENT
+            && let Some(oldest) = all.pop_front()
+        {
+            self.owners.remove(&oldest);
+            self.excess.insert(oldest);
+            self.crowded += 1;
+        }
+    }
+
+    fn disown(&mut self, local: SocketAddr) {
+        let Some(session) = self.owners.remove(&local) else {
+            return;
+        };
+        if let Some(all) = self.of_client.get_mut(&session) {
+            all.retain(|one| *one != local);
+            if all.is_empty() {
+                self.of_client.remove(&session);
+            }
+        }
+    }
+
     fn forget_stranger(&mut self, source: IpAddr) {
         self.all_strangers -= 1;
         if let Some(count) = self.strangers.get_mut(&source) {
@@ -174,6 +259,8 @@ impl Drop for Place {
         }
         if let Some(shown) = self.shown {
             counts.origins.remove(&shown);
+            counts.excess.remove(&shown);
+            counts.disown(shown);
         }
         if let Some((number, users)) = counts.sources.get_mut(&self.source) {
             *users -= 1;
@@ -192,6 +279,12 @@ const OF_ONE: usize = 32;
 /// of 8,192 are enough for the clients behind a carrier's address, and eight such sources leave
 /// half of the places to others.
 const SOURCES: usize = 16;
+/// Connections of one client: two for each path, while a path moves from one to the next.
+pub(crate) const OF_CLIENT: usize = 2 * MAX_PATHS;
+/// Strangers' connections of one site of IPv6: a quarter of all.
+const OF_SITE: usize = STRANGERS / 4;
+/// Prefix length of what a site gets (RFC 6177 section 2).
+const SITE: u8 = 48;
 /// Strangers' connections in all: some 100 KB each for a quarter of a minute at most.
 pub(crate) const STRANGERS: usize = 256;
 /// How long after a data packet from a hub its client counts as known.
@@ -260,6 +353,54 @@ mod tests {
         all.clear();
         drop(other);
         assert!(places.lock().known_of.is_empty());
+    }
+
+    /// A client with very many addresses, which moves its paths from connection to connection.
+    #[test]
+    fn one_client_with_many_addresses_does_not_take_all_places() {
+        let places = Places::new(83, 8_192);
+        let mut all: Vec<Place> = Vec::new();
+        for number in 0..400_u16 {
+            let [high, low] = number.to_be_bytes();
+            let mut place = places.enter(([198, 18, high, low], 443).into()).unwrap();
+            let local: SocketAddr = (place.appears_as, 40_000).into();
+            place.show(local);
+            // It stays a stranger until some path is there.
+            assert_eq!(place.is_claimed(), number == 0);
+            places.claim([(7, local)]);
+            assert!(place.is_claimed() && place.know());
+            all.push(place);
+            all.retain_mut(Place::know);
+        }
+        assert_eq!(all.len(), OF_CLIENT);
+        assert_eq!(places.counts().0, OF_CLIENT);
+        assert_eq!(places.crowded(), 400 - OF_CLIENT as u64);
+        // What is claimed again stays.
+        let first = all[0].shown.unwrap();
+        let mut fresh = places.enter(from(9, 1)).unwrap();
+        fresh.show((fresh.appears_as, 40_000).into());
+        places.claim([(7, first), (7, fresh.shown.unwrap())]);
+        assert!(all[0].know() && !all[1].know() && fresh.know());
+        // Another client has its own.
+        let mut other = places.enter(from(10, 1)).unwrap();
+        other.show((other.appears_as, 40_000).into());
+        places.claim([(8, other.shown.unwrap())]);
+        assert!(other.know() && all[2].know());
+        drop((all, fresh, other));
+        let counts = places.lock();
+        assert!(counts.owners.is_empty() && counts.of_client.is_empty() && counts.excess.is_empty());
+    }
+
+    #[test]
+    fn one_site_does_not_take_all_places_of_strangers() {
+        let places = Places::new(83, 8_192);
+        let from = |site: u16, subnet: u16| {
+            let address = std::net::Ipv6Addr::new(0x2001, 0xdb8, site, subnet, 0, 0, 0, 1);
+            places.enter((address, 443).into())
+        };
+        let taken: Vec<_> = (0..300).filter_map(|subnet| from(1, subnet)).collect();
+        assert_eq!(taken.len(), OF_SITE);
+        assert!(from(2, 0).is_some());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 pub struct Signals {
     end: [Signal; 2],
     reload: Signal,
+    is_interrupted: bool,
 }
 
 impl Signals {
@@ -17,6 +18,7 @@ impl Signals {
         Ok(Self {
             end: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
             reload: signal(SignalKind::hangup())?,
+            is_interrupted: false,
         })
     }
 
@@ -25,12 +27,21 @@ impl Signals {
         while self.next().await {}
     }
 
+    /// Whether the signal to end came from a person's keyboard.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
     /// Waits for a signal; true: reload, false: end.
     pub async fn next(&mut self) -> bool {
         let [terminate, interrupt] = &mut self.end;
         tokio::select! {
             _ = terminate.recv() => false,
-            _ = interrupt.recv() => false,
+            _ = interrupt.recv() => {
+                self.is_interrupted = true;
+                false
+            }
             _ = self.reload.recv() => true,
         }
     }

@@ -9,7 +9,7 @@ use hawser_config::atomic_file;
 use hawser_config::identity::{Identity, random};
 use hawser_config::invitation::{HubAddress, Invitation, InvitedTo};
 use hawser_config::{Net4, Net6, StoreConfig};
-use hawser_control::enrolment::{ClientStore, hubs_of_fleet, pool_of_fleet};
+use hawser_control::enrolment::{ClientStore, Unconfirmed, hubs_of_fleet, pool_of_fleet, unconfirmed_hubs};
 use hawser_host::control_socket::{Declined, Request, ask};
 use hawser_host::run_dir;
 use serde_json::{Value, json};
@@ -220,12 +220,52 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
 }
 
 /// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when
-/// this returns.
+/// this returns, at every hub of a fleet.
 ///
 /// # Errors
 /// No such client, or the disk refuses. Or the hub runs and does not say that the client's session
-/// is over: the enrolment is taken back all the same, and the message says what is not known.
+/// is over, or another hub of the fleet does not: the enrolment is taken back all the same, and the
+/// message says what is not known.
 pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
+    take_back(dir, name)?;
+    let config = load(dir)?;
+    let Some(store) = &config.store else { return Ok(()) };
+    // A hub that does not run serves nobody.
+    let is_down = matches!(run_dir::hub_of(dir), Ok(None));
+    let own = is_down.then(|| Identity::load_or_create(&dir.join(KEY)));
+    let own = own.transpose()?.map(|identity| identity.hash());
+    let silent = unconfirmed_hubs(store, own, CONFIRMATION).with_context(|| {
+        format!(
+            "{name} is not enrolled any more, but it is not known whether all hubs have ended its session"
+        )
+    })?;
+    if silent.is_empty() {
+        return Ok(());
+    }
+    bail!("{}", not_confirmed(name, &silent))
+}
+
+/// What an operator is to know of hubs that have not confirmed a revocation.
+fn not_confirmed(name: &str, hubs: &[Unconfirmed]) -> String {
+    let each = |hub: &Unconfirmed| {
+        let (at, silent) = (hub.endpoints.join(" "), hub.silent.as_secs());
+        match hub.until {
+            Some(until) => format!(
+                "{at} (silent for {silent} s; ends all sessions in {} s at the latest)",
+                until.as_secs()
+            ),
+            None => format!("{at} (silent for {silent} s; of a version that serves on without the database)"),
+        }
+    };
+    let hubs: Vec<_> = hubs.iter().map(each).collect();
+    format!(
+        "{name} is not enrolled any more, but these hubs have not confirmed that its session there is over, \
+         stop them if they run: {}",
+        hubs.join(", ")
+    )
+}
+
+fn take_back(dir: &Path, name: &str) -> anyhow::Result<()> {
     let hub = run_dir::hub_of(dir);
     let asked = match &hub {
         Ok(None) => None,
@@ -285,6 +325,9 @@ fn random_ula() -> Net6 {
     Net6(Ipv6Addr::from(octets), 64)
 }
 
+/// How long a revocation waits for the hubs of a fleet: each reads the database five times a second
+/// and confirms at its next look, so one that has not done so after this time does not reach it.
+const CONFIRMATION: Duration = Duration::from_secs(5);
 const DEFAULT_POOL: &str = "100.96.0.0/16";
 
 #[cfg(test)]
@@ -338,6 +381,22 @@ mod tests {
         assert_eq!(clients["clients"][0]["state"], "invited");
         revoke(dir.path(), "alice").unwrap();
         assert!(revoke(dir.path(), "alice").is_err());
+    }
+
+    #[test]
+    fn names_the_hubs_that_have_not_confirmed() {
+        let hub = |until| Unconfirmed {
+            endpoints: vec!["hub2.example.org:443".to_owned()],
+            silent: Duration::from_secs(40),
+            until,
+        };
+        let limited = not_confirmed("alice", &[hub(Some(Duration::from_secs(870)))]);
+        assert!(
+            limited.contains("hub2.example.org:443 (silent for 40 s; ends all sessions in 870 s"),
+            "{limited}"
+        );
+        let unlimited = not_confirmed("alice", &[hub(None)]);
+        assert!(unlimited.contains("serves on"), "{unlimited}");
     }
 
     #[test]

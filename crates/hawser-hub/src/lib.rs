@@ -12,6 +12,8 @@
 //! | ports and subnets that lead to clients | `reach.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
+//! | connections of clients that were revoked | `departed.rs` |
+//! | whether sessions are left to a successor | `parting.rs` |
 //! | over how many threads sessions are spread | `spread.rs` |
 //! | flows that peers send by way of the hub | `waypoint.rs` |
 //!
@@ -21,7 +23,9 @@
 
 mod accounts;
 mod commands;
+mod departed;
 mod limits;
+mod parting;
 mod reach;
 mod spread;
 mod waypoint;
@@ -45,7 +49,9 @@ use hawser_control::quic_socket::{Ports, SharedSocket};
 use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
-use hawser_dataplane::{Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, Trial};
+use hawser_dataplane::{
+    Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, PathSnapshot, Trial,
+};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
 use hawser_host::run_dir::{HubClaim, Role, RunDir};
@@ -67,6 +73,8 @@ use tokio::sync::{mpsc, watch};
 
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
+use departed::Departed;
+use parting::Parting;
 use reach::{Leading, Reach, client_policy};
 
 pub use accounts::{to_csv, usage};
@@ -103,7 +111,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let _keeper = system.keep().context("cannot watch the system")?;
     let pairs = options.spread.pairs();
     let interface = (config.interface.0.as_str(), config.mtu.0);
-    let mut inherited = Inherited::take(interface, config.listen_address(), pairs.count());
+    let listen = config.listen_address();
+    let mut inherited = Inherited::take(interface, listen, pairs.count(), run_dir.path());
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
@@ -377,6 +386,7 @@ impl Hub {
         let mut meter = tokio::time::interval(METER);
         meter.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut accounts = Accounts::open(&self.options.dir, self.store.clone());
+        let mut departed = Departed::default();
         let (carries, mut carried) = mpsc::channel(1);
         self.control.hold_against_store();
         let mut counts_quotas = self.see_to_quotas(&accounts);
@@ -391,6 +401,7 @@ impl Hub {
                 _ = look.tick() => {
                     self.control.hold_against_store();
                     self.see_to_reach().await;
+                    departed.follow(&self.store);
                     if self.control.has_quotas() != counts_quotas {
                         counts_quotas = self.see_to_quotas(&accounts);
                     }
@@ -401,7 +412,12 @@ impl Hub {
                 }
                 _ = meter.tick() => {
                     let carries = carries.clone();
+                    let places = self.tls.as_ref().map(|tls| tls.listening.places().clone());
                     (self.orders)(Command::Snapshot(Box::new(move |snapshot| {
+                        if let Some(places) = &places {
+                            let at = |(session, path): (u64, &PathSnapshot)| Some((session, path.remote?));
+                            places.claim(snapshot.paths().filter_map(at));
+                        }
                         // Where one waits, the next second's has this one's too.
                         let _ = carries.try_send(accounts::carried(&snapshot));
                     })));
@@ -417,11 +433,15 @@ impl Hub {
                 reload = signals.next() => {
                     if reload {
                         log_reload(self.reload().await);
-                    } else if service::is_managed() && !service::is_stopped_for_good() {
-                        self.hand_over(&plane).await;
-                        return Ok(Ended::HandedOver);
-                    } else {
-                        break;
+                        continue;
+                    }
+                    let (when, is_interrupted) = (self.config.when_stopped, signals.is_interrupted());
+                    match Parting::of(when, is_interrupted, &self.options.run_dir) {
+                        Parting::End => break,
+                        to @ (Parting::ToManager | Parting::ToRunDir) => {
+                            self.hand_over(&plane, to).await;
+                            return Ok(Ended::HandedOver);
+                        }
                     }
                 }
             }
@@ -444,8 +464,8 @@ impl Hub {
         counts
     }
 
-    /// Gives the sessions to the service manager, for the process that it starts next.
-    async fn hand_over(&self, plane: &DataPlane) {
+    /// Leaves the sessions to the process that is started next.
+    async fn hand_over(&self, plane: &DataPlane, to: Parting) {
         let mut control = self.control.hand_over();
         let planes = plane.hand_over().await;
         let joined = |plane: SessionCheckpoint| {
@@ -453,7 +473,12 @@ impl Hub {
             Some(HubSessionCheckpoint { control, plane })
         };
         let sessions = planes.into_iter().filter_map(joined).collect();
-        if let Err(error) = handover::hand_over(sessions) {
+        let handed_over = if to == Parting::ToRunDir {
+            handover::leave(&self.options.run_dir, sessions)
+        } else {
+            handover::hand_over(sessions)
+        };
+        if let Err(error) = handed_over {
             let error = format!("{error:#}");
             tracing::warn!(error, "sessions are not handed over: clients begin new ones");
         }
@@ -580,6 +605,7 @@ impl Hub {
         };
         let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
         all.extend(self.reach.notices());
+        all.extend(self.store.trouble());
         (!all.is_empty()).then(|| all.join("; "))
     }
 

@@ -4,6 +4,7 @@
 //! Scope: connections whose mark has given bits. Limitations: of a connection only addresses,
 //! ports, state, mark and counters are read.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 
@@ -98,6 +99,28 @@ pub fn forget(connection: &Connection) -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
         other => other,
     }
+}
+
+/// Forgets all connections from and to these addresses, before and after translation. Returns how
+/// many there were.
+///
+/// Cost: reads the whole table; some 0.1 s for 100,000 connections.
+///
+/// # Errors
+/// As for [`list`].
+pub fn forget_addresses(addresses: &BTreeSet<IpAddr>) -> io::Result<usize> {
+    let of_them = |connection: &Connection| {
+        let (answers_from, answers_to) = connection.answers;
+        let ends = [connection.from, connection.to, answers_from, answers_to];
+        ends.iter().any(|end| addresses.contains(&end.ip()))
+    };
+    let all = list(0, 0)?;
+    let mut count = 0;
+    for connection in all.iter().filter(|connection| of_them(connection)) {
+        forget(connection)?;
+        count += 1;
+    }
+    Ok(count)
 }
 
 /// Ends the TCP socket of this machine that began the connection: its program hears at once that
@@ -248,3 +271,51 @@ const PORT_TO: u16 = 3;
 const ICMP_ID: u16 = 4;
 const ICMPV6_ID: u16 = 7;
 const ASSURED: u32 = 1 << 2;
+
+#[cfg(test)]
+mod tests {
+    use std::net::UdpSocket;
+
+    use super::*;
+    use crate::netns::Namespace;
+
+    #[test]
+    fn forgets_the_connections_of_an_address_and_no_others() {
+        let Ok(namespace) = Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        let rules = "add table ip t; \
+                     add chain ip t o { type filter hook output priority 0; }; \
+                     add rule ip t o ct state new accept; \
+                     add chain ip t n { type nat hook output priority -100; }; \
+                     add rule ip t n ip daddr 127.0.0.4 dnat to 127.0.0.2";
+        let prepared = [vec!["ip", "link", "set", "lo", "up"], vec!["nft", rules]];
+        for command in prepared {
+            let mut program = namespace.command(command[0]);
+            assert!(
+                program.args(&command[1..]).status().unwrap().success(),
+                "{command:?}"
+            );
+        }
+        let left = namespace.run(|| {
+            // The second address is spoken to, speaks, and is where another one leads.
+            for (from, to) in [(1, 2), (2, 3), (1, 4), (1, 3)] {
+                let at = |last, port| SocketAddr::from(([127, 0, 0, last], port));
+                let socket = UdpSocket::bind(at(from, 0))?;
+                socket.send_to(b"x", at(to, 9))?;
+            }
+            let before = list(0, 0)?.len();
+            let forgotten = forget_addresses(&[[127, 0, 0, 2].into()].into())?;
+            Ok((before, forgotten, list(0, 0)?))
+        });
+        let (before, forgotten, left) = left.unwrap();
+        assert!(before >= 4 && forgotten >= 3, "{forgotten} of {before}");
+        assert!(!left.is_empty());
+        let gone = IpAddr::from([127, 0, 0, 2]);
+        assert!(
+            left.iter()
+                .all(|one| one.from.ip() != gone && one.answers.0.ip() != gone)
+        );
+    }
+}

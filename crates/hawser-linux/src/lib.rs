@@ -13,6 +13,7 @@ pub mod firewalls;
 pub mod gateway;
 pub mod gre;
 pub mod hwsim;
+pub mod inbound;
 pub mod isolation;
 pub mod journal;
 pub mod links;

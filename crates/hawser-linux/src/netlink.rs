@@ -5,6 +5,8 @@
 //! of announcements leads to one full look, so nothing depends on their order, and a lost one (the
 //! kernel's queue is bounded) costs nothing.
 
+mod on_link;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -117,7 +119,7 @@ pub enum WatchError {
     Ended,
 }
 
-/// Watches networks or devices, in a task of its own.
+/// Watches networks, devices or destinations on links, in a task of its own.
 ///
 /// A look takes several questions to the kernel; whoever waits for it may be called away in
 /// between, and nothing must be lost then.

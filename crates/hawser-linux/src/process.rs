@@ -27,6 +27,12 @@ pub fn terminate(child: u32) {
     unsafe { libc::kill(child.cast_signed(), libc::SIGTERM) };
 }
 
+/// Kills a process of a group that this one has made.
+pub(crate) fn kill(program: u32) {
+    // SAFETY: no memory is involved.
+    unsafe { libc::kill(program.cast_signed(), libc::SIGKILL) };
+}
+
 /// A process that cannot be taken for a later one with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {

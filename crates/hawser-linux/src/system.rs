@@ -663,7 +663,7 @@ impl System {
 }
 
 /// Replaces a table at once.
-fn replace_table(table: &str, body: &str) -> Result<(), SystemError> {
+pub(crate) fn replace_table(table: &str, body: &str) -> Result<(), SystemError> {
     nft(&format!(
         "table inet {table} {{}}\ndelete table inet {table}\ntable inet {table} {{\n{body}\n}}\n"
     ))

@@ -1,7 +1,7 @@
 //! `hawser up`, `down`, `reload`.
 
 use std::ffi::OsString;
-use std::io::{BufRead as _, IsTerminal as _, Read};
+use std::io::IsTerminal as _;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
+use crate::secrets::{self, Secret};
 use crate::{Places, Which, background, confine};
 
 /// The products that run beside a client.
@@ -40,10 +41,11 @@ const PARTS: client::Parts = client::Parts {
 /// its network, and ends with it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpArgs {
-    /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input.
-    /// Where it is needed and not given, a terminal is asked for it.
+    /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input,
+    /// @FILE from a file. Where it is needed and not given, a terminal is asked for it, and so
+    /// nobody else can read it.
     #[arg(conflicts_with = "direct")]
-    invitation: Option<String>,
+    invitation: Option<Secret>,
     /// Uses no hub: each connection travels over one network, with that network's address.
     #[arg(long)]
     direct: bool,
@@ -96,17 +98,6 @@ pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
         .map_err(|()| "an interface name, in which * and ? are wild, such as wlan*".to_owned())
 }
 
-/// An invitation from the command line, or by `-` from standard input.
-pub(crate) fn invitation(word: &str) -> anyhow::Result<Invitation> {
-    let mut line = String::new();
-    if word == "-" {
-        std::io::stdin().take(4096).read_to_string(&mut line)?;
-    } else {
-        word.clone_into(&mut line);
-    }
-    Ok(line.parse()?)
-}
-
 /// Asks for the invitation on a terminal, where it is needed and was not given. It is a secret: it
 /// is neither an argument, which others can read, nor in the shell's history then.
 fn asked(args: &UpArgs) -> anyhow::Result<Option<Invitation>> {
@@ -116,15 +107,23 @@ fn asked(args: &UpArgs) -> anyhow::Result<Option<Invitation>> {
     }
     eprint!(
         "This machine has not joined a hub yet. `hawser hub invite NAME` on the hub prints an \
-         invitation\n(hawser://...); without a hub, use `hawser up --direct`.\nInvitation: "
+         invitation\n(hawser://...); without a hub, use `hawser up --direct`.\n"
     );
-    let mut line = String::new();
-    std::io::stdin().lock().take(4096).read_line(&mut line)?;
-    Ok(Some(line.trim().parse()?))
+    Ok(Some(secrets::ask("Invitation")?.parse()?))
+}
+
+fn warn_of_secret(args: &UpArgs) {
+    if let Some(given) = &args.invitation {
+        given.warn_if_written("an invitation");
+    }
 }
 
 pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
-    let given = args.invitation.as_deref().map(invitation).transpose()?;
+    let given = args
+        .invitation
+        .as_ref()
+        .map(|given| -> anyhow::Result<Invitation> { Ok(given.read("Invitation")?.parse()?) });
+    let given = given.transpose()?;
     // What is wrong with the configuration is said before anything else.
     let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
     let problem = if args.direct {
@@ -155,6 +154,7 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
         hawser_linux::process::new_session().context("cannot leave the terminal")?;
     }
     let log = args.logs.start_with(config.log.as_ref())?;
+    warn_of_secret(&args);
     let duty = if args.direct { Duty::Direct } else { Duty::Client };
     let run_dir = args.places.run_dir(Role::Client);
     let intents = if args.direct {
@@ -196,6 +196,7 @@ fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<Exit
     let (status, is_up) = background::wait(&mut child, &run_dir, |status| status["state"] == "up")?;
     if is_up {
         report_up(&status, args.json)?;
+        warn_of_secret(args);
         return Ok(ExitCode::SUCCESS);
     }
     let notice = status["notice"].as_str().unwrap_or("no network is usable");

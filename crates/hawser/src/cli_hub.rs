@@ -23,6 +23,7 @@ use crate::cli_setup::{self, SetupArgs};
 use crate::guests::{LIFETIME, ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
+use crate::secrets::Secret;
 use crate::{Places, confine, qr};
 
 /// Sets up and runs a hub, invites and revokes clients.
@@ -95,9 +96,10 @@ struct InitArgs {
     #[arg(long, value_name = "NET", value_parser = net6)]
     pool6: Option<Net6>,
     /// The PostgreSQL database that keeps the clients of several hubs, such as
-    /// postgresql://hawser:PASSWORD@db.example.org/hawser. Files of this machine unless given.
+    /// postgresql://hawser:PASSWORD@db.example.org/hawser; - reads it from the terminal or standard
+    /// input, @FILE from a file. Files of this machine unless given.
     #[arg(long, value_name = "URL", value_parser = store_url)]
-    store: Option<StoreUrl>,
+    store: Option<Secret>,
     /// Who signed the certificate of that database, a file of PEM.
     #[arg(long, value_name = "FILE", requires = "store")]
     ca: Option<PathBuf>,
@@ -225,9 +227,27 @@ fn subnet_of(text: &str) -> Result<AnyNet, String> {
         .map_err(|()| "a subnet without host bits, such as 192.168.50.0/24 or fd00:50::/64".to_owned())
 }
 
-fn store_url(text: &str) -> Result<StoreUrl, String> {
+fn store_url(text: &str) -> Result<Secret, String> {
+    let secret = text.parse().unwrap_or(Secret::Input);
+    if let Secret::Written(url) = &secret {
+        url_of(url)?;
+    }
+    Ok(secret)
+}
+
+fn url_of(text: &str) -> Result<StoreUrl, String> {
     text.parse()
         .map_err(|()| "expected postgresql://USER:PASSWORD@HOST/DATABASE".to_owned())
+}
+
+/// The database of `--store`, and where its URL was read.
+fn store_of(store: Option<&Secret>, ca: Option<PathBuf>) -> anyhow::Result<Option<StoreConfig>> {
+    let Some(secret) = store else { return Ok(None) };
+    let url = url_of(&secret.read("URL of the database")?).map_err(anyhow::Error::msg)?;
+    if url.is_secret() {
+        secret.warn_if_written("a database's password");
+    }
+    StoreConfig::new(url, ca).map(Some).map_err(anyhow::Error::msg)
 }
 
 pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
@@ -367,13 +387,13 @@ fn load(places: &Places) -> anyhow::Result<HubConfig> {
 
 fn init(args: InitArgs) -> anyhow::Result<()> {
     let port = args.endpoint[0].port;
-    let store = args.store.map(|url| StoreConfig::new(url, args.ca)).transpose();
+    let store = store_of(args.store.as_ref(), args.ca)?;
     let init = HubInit {
         endpoints: args.endpoint,
         pool: args.pool,
         pool6: args.pool6,
         nat: !args.no_nat,
-        store: store.map_err(anyhow::Error::msg)?,
+        store,
     };
     let path = hub::init(&args.places.dir, &init)?;
     let text = format!(

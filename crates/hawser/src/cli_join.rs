@@ -8,19 +8,20 @@ use hawser_host::control_socket::{Request, ask, is_alive};
 use serde_json::json;
 
 use crate::Places;
-use crate::cli_client::invitation;
 use crate::guests::print;
 use crate::runtime::runtime;
+use crate::secrets::{Secret, invitation};
 
 /// Joins a further hub, which takes over when the one in use falls silent.
 ///
-/// The first hub is joined by `hawser up INVITATION`. A client keeps to the hub in use for as long
+/// The first hub is joined by `hawser up`. A client keeps to the hub in use for as long
 /// as that answers; applications' connections end when another takes over, because they surface
 /// elsewhere, and new ones go on within a second or two. `hawser status` shows the hubs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JoinArgs {
-    /// The line that `hawser hub invite NAME` printed on that hub; - reads it from standard input.
-    invitation: String,
+    /// The line that `hawser hub invite NAME` printed on that hub; - reads it from standard input,
+    /// @FILE from a file. Where it is not given, a terminal is asked for it.
+    invitation: Option<Secret>,
     /// Prints the result as JSON.
     #[arg(long)]
     json: bool,
@@ -41,7 +42,7 @@ pub(crate) struct LeaveArgs {
 }
 
 pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
-    let invitation: Invitation = invitation(&args.invitation)?;
+    let invitation: Invitation = invitation(args.invitation.as_ref())?;
     runtime()?.block_on(hubs::join(&args.places.dir, &invitation))?;
     let is_told = tell(&args.places)?;
     let place = invitation.hub.endpoints.first().map(ToString::to_string);

@@ -16,7 +16,7 @@ use hawser_terminal::unknown;
 use serde_json::Value;
 
 use crate::Places;
-use crate::cli_run::run_in_group;
+use crate::cli_run::{Left, run_in_group};
 use crate::runtime::runtime;
 
 /// Opens the login page of a network (a hotel's, a train's) in a browser that sees that network
@@ -24,7 +24,7 @@ use crate::runtime::runtime;
 ///
 /// The browser's connections and names take that network, past the tunnel and a closed kill switch;
 /// nothing else of the machine does. It runs with the rights of the user who called sudo, with a
-/// profile that is deleted afterwards. `hawser status` says which networks have such a page.
+/// profile that is deleted afterwards; what it has started ends with it. `hawser status` says which networks have such a page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoginArgs {
     /// The network (interface); needed only where several have a login page.
@@ -80,7 +80,7 @@ pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
         (OUTER_MARK, Some(index))
     };
     eprintln!("{name}: {page}");
-    run_in_group(mark, device, &mut command)
+    run_in_group(mark, device, Left::Ends, &mut command)
 }
 
 fn number<T: TryFrom<u64>>(network: &Value, key: &str) -> Option<T> {

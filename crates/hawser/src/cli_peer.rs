@@ -1,10 +1,9 @@
 //! `hawser peer ...`.
 
-use std::io::Read;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use hawser_config::invitation::{HubAddress, Invitation};
+use hawser_config::invitation::HubAddress;
 use hawser_config::{self as config, ClientConfig, Span};
 use hawser_control::peers;
 use hawser_terminal::{columns, complain};
@@ -13,12 +12,13 @@ use serde_json::{Value, json};
 use crate::Places;
 use crate::cli_status::{list, text};
 use crate::guests::{ListArgs, NameArgs, address, print, span};
+use crate::secrets::{self, Secret};
 
 /// Makes hosts known to each other whose flows are to be moved (with `up --direct`).
 ///
 /// Where a connection ends (a server): set peer_port = 4443 in [direct] of client.toml, let that
 /// port in for UDP and TCP, and `hawser peer invite NAME --endpoint HOST:PORT`. Where it is to be
-/// moved (a laptop): `hawser peer join INVITATION`. Then `hawser move FLOW --to NETWORK` works
+/// moved (a laptop): `hawser peer join`. Then `hawser move FLOW --to NETWORK` works
 /// there, and connections to that host survive their network. An invitation of a hub
 /// (`hawser hub invite`) makes the hub a waypoint: `hawser move FLOW --to NETWORK --through NAME`.
 #[derive(Debug, clap::Args)]
@@ -63,8 +63,8 @@ struct InviteArgs {
 #[derive(Debug, clap::Args)]
 struct JoinArgs {
     /// The line that `hawser peer invite` or `hawser hub invite` printed; - reads it from standard
-    /// input.
-    invitation: String,
+    /// input, @FILE from a file. Where it is not given, a terminal is asked for it.
+    invitation: Option<Secret>,
     /// What to call the host here; made from its address unless given.
     #[arg(long)]
     name: Option<String>,
@@ -134,14 +134,7 @@ fn eprint_note(note: &str) {
 }
 
 fn join(args: JoinArgs) -> anyhow::Result<()> {
-    let line = if args.invitation == "-" {
-        let mut line = String::new();
-        std::io::stdin().take(4096).read_to_string(&mut line)?;
-        line
-    } else {
-        args.invitation
-    };
-    let invitation: Invitation = line.parse()?;
+    let invitation = secrets::invitation(args.invitation.as_ref())?;
     let peer = peers::join(&args.places.dir, &invitation, args.name.as_deref())?;
     print(
         args.json,

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     command.args(arguments);
     if !args.mptcp {
         return match find_mark(args, &status) {
-            Ok(mark) => run_in_group(mark, None, &mut command),
+            Ok(mark) => run_in_group(mark, None, Left::Stays, &mut command),
             Err(problem) => Ok(unknown(problem)),
         };
     }
@@ -81,6 +81,15 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(code_of(ended))
 }
 
+/// What becomes of processes that the program leaves behind when it ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Left {
+    /// They go on, with the mark.
+    Stays,
+    /// They end with it: the mark leads past a kill switch.
+    Ends,
+}
+
 /// Runs a program whose sockets have a mark, and are bound to the interface of that index where
 /// there is one; its exit code.
 ///
@@ -89,6 +98,7 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 pub(crate) fn run_in_group(
     mark: u32,
     device: Option<u32>,
+    left: Left,
     command: &mut Command,
 ) -> anyhow::Result<ExitCode> {
     shutdown::catch_signals().context("cannot catch signals")?;
@@ -98,8 +108,13 @@ pub(crate) fn run_in_group(
     let child = command
         .spawn()
         .with_context(|| format!("cannot run {}", program.display()))?;
-    let ended = wait(child)?;
+    let ended = wait(child);
+    match left {
+        Left::Stays => {}
+        Left::Ends => group.end_programs(),
+    }
     drop(group);
+    let ended = ended?;
     Ok(code_of(ended))
 }
 

@@ -42,6 +42,7 @@ mod guests;
 mod logs;
 mod qr;
 mod runtime;
+mod secrets;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -59,7 +60,7 @@ use hawser_terminal::{end, refuse, unknown};
 ///
 /// Applications see one interface (hawser0); their packets travel over all networks to a hub of
 /// yours and surface there. On a server: `hawser hub init --endpoint HOST:PORT`, `hawser hub run`,
-/// `hawser hub invite NAME`. On the laptop: `sudo hawser up INVITATION`. Without a server:
+/// `hawser hub invite NAME`. On the laptop: `sudo hawser up`, which asks for it. Without a server:
 /// `sudo hawser up --direct`, where each connection travels over one of the networks.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100)]

@@ -18,7 +18,7 @@ mod schema;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
 use data_encoding::HEXLOWER;
@@ -34,7 +34,7 @@ use tokio_postgres::{Client as Connection, Row, Transaction};
 
 use self::connect::Door;
 use super::limits::Own;
-use super::records::{Decide, Edit, Known, Records, unknown};
+use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, MonthSum};
 use crate::event_thread::EventThread;
 
@@ -82,6 +82,23 @@ pub(super) struct Member {
     pub(super) endpoints: Vec<String>,
     /// How long ago it said so, by the database's clock.
     pub(super) seen: Duration,
+    /// The change that its sessions were held against last; none of older versions.
+    pub(super) applied: Option<i64>,
+    /// How long it serves the clients that it knows without the database; none of older versions.
+    pub(super) stale: Option<Duration>,
+}
+
+/// What a hub announces of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Presence {
+    /// Its key.
+    pub(super) key: KeyHash,
+    /// Where it is reached.
+    pub(super) endpoints: Vec<String>,
+    /// The change that its sessions were held against last.
+    pub(super) applied: i64,
+    /// How long it serves clients without the database.
+    pub(super) stale: Duration,
 }
 
 impl Database {
@@ -173,15 +190,18 @@ impl Database {
     ///
     /// # Errors
     /// The database cannot be reached.
-    pub(super) fn meet(&mut self, own: Option<(KeyHash, &[String])>) -> anyhow::Result<Vec<Member>> {
-        let own = own.map(|(key, endpoints)| (key.to_string(), endpoints.join(" ")));
+    pub(super) fn meet(&mut self, own: Option<&Presence>) -> anyhow::Result<Vec<Member>> {
         let rows = self.run(async |connection| {
-            if let Some((key, endpoints)) = &own {
+            if let Some(own) = own {
+                let (key, endpoints) = (own.key.to_string(), own.endpoints.join(" "));
+                let stale = i64::try_from(own.stale.as_secs()).unwrap_or(i64::MAX);
                 connection
                     .execute(
-                        "INSERT INTO hawser_hub (key, endpoints, seen) VALUES ($1, $2, now()) \
-                         ON CONFLICT (key) DO UPDATE SET endpoints = excluded.endpoints, seen = now()",
-                        &[key, endpoints],
+                        "INSERT INTO hawser_hub (key, endpoints, seen, applied, stale_s) \
+                         VALUES ($1, $2, now(), $3, $4) \
+                         ON CONFLICT (key) DO UPDATE SET endpoints = excluded.endpoints, seen = now(), \
+                         applied = excluded.applied, stale_s = excluded.stale_s",
+                        &[&key, &endpoints, &own.applied, &stale],
                     )
                     .await?;
                 // Taken down by somebody who did not come back.
@@ -192,8 +212,8 @@ impl Database {
                     )
                     .await?;
             }
-            let hubs = "SELECT key, endpoints, CAST(extract(epoch FROM now() - seen) AS double precision) \
-                        FROM hawser_hub ORDER BY key LIMIT 64";
+            let hubs = "SELECT key, endpoints, CAST(extract(epoch FROM now() - seen) AS double precision), \
+                        applied, stale_s FROM hawser_hub ORDER BY key LIMIT 64";
             Ok(connection.query(hubs, &[]).await?)
         })?;
         let member = |row: Row| -> anyhow::Result<Member> {
@@ -202,6 +222,10 @@ impl Database {
                 key: row.try_get::<_, String>(0)?.parse()?,
                 endpoints: endpoints.split(' ').map(str::to_owned).collect(),
                 seen: Duration::try_from_secs_f64(row.try_get(2)?).unwrap_or_default(),
+                applied: row.try_get(3)?,
+                stale: row
+                    .try_get::<_, Option<i64>>(4)?
+                    .map(|stale| Duration::from_secs(stale.unsigned_abs())),
             })
         };
         rows.into_iter().map(member).collect()
@@ -223,6 +247,19 @@ impl Database {
             })
         };
         members.into_iter().map(invited_to).collect()
+    }
+
+    /// Number of the last change that anybody made.
+    ///
+    /// # Errors
+    /// The database cannot be reached.
+    pub(super) fn last_change(&mut self) -> anyhow::Result<i64> {
+        self.run(async |connection| {
+            let row = connection
+                .query_one("SELECT changes FROM hawser_store", &[])
+                .await?;
+            Ok(row.try_get(0)?)
+        })
     }
 
     /// Keeps what one ledger has counted: the sums of whole days. To say the same again, or
@@ -333,6 +370,7 @@ impl Records for Database {
                 let rows = transaction.query(CHANGED, &[&since]).await?;
                 take_in(&mut after, rows, !has_read);
             }
+            after.freed = freed(&transaction).await?;
             let edits = decide(&after).map_err(Fault::Decided)?;
             if edits.is_empty() {
                 transaction.rollback().await?;
@@ -443,6 +481,36 @@ fn column(own: Own<u64>) -> Option<i64> {
     }
 }
 
+/// Addresses of clients that were removed lately.
+async fn freed(transaction: &Transaction<'_>) -> Result<Freed, Fault> {
+    let rows = transaction
+        .query("SELECT inner_v4, freed_unix_s FROM hawser_freed", &[])
+        .await?;
+    let one = |row: Row| -> Option<_> {
+        let address = row.try_get::<_, String>(0).ok()?.parse().ok()?;
+        let at: i64 = row.try_get(1).ok()?;
+        Some((address, UNIX_EPOCH + Duration::from_secs(at.unsigned_abs())))
+    };
+    let mut found = Freed::new();
+    found.extend(rows.into_iter().filter_map(one));
+    Ok(found)
+}
+
+/// Remembers that the address of a client becomes free now, and forgets what was long ago.
+async fn free(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    let over = now.saturating_sub_unsigned(QUARANTINE.as_secs());
+    transaction
+        .execute("DELETE FROM hawser_freed WHERE freed_unix_s < $1", &[&over])
+        .await?;
+    let put = "INSERT INTO hawser_freed (inner_v4, freed_unix_s) \
+               SELECT inner_v4, CAST($2 AS bigint) FROM hawser_client WHERE name = $1 AND NOT is_gone \
+               ON CONFLICT (inner_v4) DO UPDATE SET freed_unix_s = excluded.freed_unix_s";
+    transaction.execute(put, &[&name, &now]).await?;
+    Ok(())
+}
+
 async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Result<(), Fault> {
     match edit {
         Edit::Put(client) => {
@@ -478,6 +546,7 @@ async fn write(transaction: &Transaction<'_>, edit: &Edit, change: i64) -> Resul
                 .await?;
         }
         Edit::Remove(name) => {
+            free(transaction, name).await?;
             let gone = "UPDATE hawser_client SET is_gone = true, key = NULL, token = NULL, ports = '', subnets = '', \
                         changed = $2 WHERE name = $1 AND NOT is_gone";
             if transaction.execute(gone, &[name, &change]).await? == 0 {

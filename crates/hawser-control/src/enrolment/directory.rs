@@ -25,7 +25,7 @@ use hawser_units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::limits::Own;
-use super::records::{Decide, Edit, Known, Records, unknown};
+use super::records::{Decide, Edit, Freed, Known, QUARANTINE, Records, unknown};
 use super::{Client, ClientLimits, Subnet};
 
 /// The file of a client.
@@ -183,12 +183,42 @@ impl Directory {
         )
     }
 
-    fn remove(&self, name: &str) -> anyhow::Result<()> {
+    /// Removes a client, whose address was `address`.
+    fn remove(&self, name: &str, address: Option<Ipv4Addr>) -> anyhow::Result<()> {
         let path = self.file(name);
+        if let Some(address) = address {
+            self.free(address)?;
+        }
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unknown(name)),
             other => other.with_context(|| format!("cannot remove {}", path.display())),
         }
+    }
+
+    /// Addresses of clients that were removed lately.
+    fn freed(&self) -> Freed {
+        let text = fs::read_to_string(self.path.join(FREED)).unwrap_or_default();
+        let one = |line: &str| {
+            let (address, at) = line.split_once(' ')?;
+            let at = UNIX_EPOCH.checked_add(Duration::from_secs(at.parse().ok()?))?;
+            Some((address.parse().ok()?, at))
+        };
+        let mut freed = Freed::new();
+        freed.extend(text.lines().filter_map(one));
+        freed
+    }
+
+    /// Remembers that an address becomes free now, and forgets what was long ago.
+    fn free(&self, address: Ipv4Addr) -> anyhow::Result<()> {
+        let (mut freed, now) = (self.freed(), SystemTime::now());
+        freed.retain(|_, at| now.duration_since(*at).is_ok_and(|age| age < QUARANTINE));
+        freed.insert(address, now);
+        let line = |(address, at): (&Ipv4Addr, &SystemTime)| {
+            let at = at.duration_since(UNIX_EPOCH).map_or(0, |at| at.as_secs());
+            format!("{address} {at}\n")
+        };
+        let text: String = freed.iter().map(line).collect();
+        atomic_file::write(&self.path.join(FREED), text.as_bytes(), 0o600)
     }
 
     fn file(&self, name: &str) -> PathBuf {
@@ -229,10 +259,14 @@ impl Records for Directory {
     fn change(&mut self, known: &mut Known, decide: Decide<'_>) -> anyhow::Result<bool> {
         let mut lock = self.lock()?;
         let mut has_changed = self.read(known)?;
+        known.freed = self.freed();
         for edit in decide(known)? {
             match &edit {
                 Edit::Put(client) => self.write(client)?,
-                Edit::Remove(name) => self.remove(name)?,
+                Edit::Remove(name) => {
+                    let address = known.clients.get(name).map(|client| client.inner_v4);
+                    self.remove(name, address)?;
+                }
             }
             known.apply(edit);
             has_changed = true;
@@ -299,6 +333,8 @@ fn read<T>(text: Option<&str>, parse: impl FnOnce(&str) -> Option<T>) -> anyhow:
     }
 }
 
+/// File of the addresses that were freed lately: a line for each, with seconds since 1970.
+const FREED: &str = ".freed";
 /// No limit, whatever the hub has for all.
 const UNLIMITED: &str = "none";
 

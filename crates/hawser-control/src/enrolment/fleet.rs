@@ -13,7 +13,7 @@ use hawser_host::usage::DaySum;
 use hawser_steer::quota::{Date, Used};
 use serde_json::{Value, json};
 
-use super::database::{Database, Member};
+use super::database::{Database, Member, Presence};
 use super::records::{Decide, Known, Records};
 
 /// The state of a fleet, shared by the parts of a process.
@@ -32,6 +32,10 @@ struct State {
     trouble: Option<String>,
     own: KeyHash,
     endpoints: Vec<String>,
+    /// How long clients are served without the database.
+    stale: Duration,
+    /// The change that the sessions of this hub were held against last.
+    applied: i64,
     members: Vec<Member>,
     /// How often another hub came, went, or changed its endpoints.
     members_changed: u64,
@@ -58,6 +62,15 @@ impl State {
         (self.version, self.known) = (version, known.clone());
         self.set += 1;
     }
+
+    fn presence(&self) -> Presence {
+        Presence {
+            key: self.own,
+            endpoints: self.endpoints.clone(),
+            applied: self.applied,
+            stale: self.stale,
+        }
+    }
 }
 
 impl Fleet {
@@ -67,12 +80,17 @@ impl Fleet {
     /// The database cannot be read.
     pub(super) fn follow(
         mut database: Database,
-        own: KeyHash,
+        (own, stale): (KeyHash, Duration),
         endpoints: Vec<String>,
     ) -> anyhow::Result<Self> {
         let mut known = Known::default();
         database.read(&mut known)?;
-        let members = database.meet(Some((own, &endpoints)))?;
+        let members = database.meet(Some(&Presence {
+            key: own,
+            endpoints: endpoints.clone(),
+            applied: 0,
+            stale,
+        }))?;
         let fleet = Self(Arc::new(Mutex::new(State {
             known: known.clone(),
             version: database.version,
@@ -81,6 +99,8 @@ impl Fleet {
             trouble: None,
             own,
             endpoints,
+            stale,
+            applied: 0,
             members,
             members_changed: 1,
             ledger: String::new(),
@@ -167,6 +187,34 @@ impl Fleet {
         self.state().read_at.elapsed() > STALE
     }
 
+    /// Whether the database has not answered for so long that nobody may be served any more.
+    pub(super) fn is_expired(&self) -> bool {
+        let state = self.state();
+        state.read_at.elapsed() >= state.stale
+    }
+
+    /// What an operator is to know while the database does not answer.
+    pub(super) fn notice(&self) -> Option<String> {
+        let state = self.state();
+        state.trouble.as_ref()?;
+        let age = state.read_at.elapsed();
+        let left = state.stale.saturating_sub(age).as_secs();
+        let what = if left == 0 {
+            "no client is served until it does".to_owned()
+        } else {
+            format!("nobody new comes in, and all sessions end in {left} s (`stale` in hub.toml)")
+        };
+        Some(format!(
+            "the database of clients has not answered for {} s: {what}",
+            age.as_secs()
+        ))
+    }
+
+    /// The sessions of this hub were held against the clients as that change left them.
+    pub(super) fn confirm(&self, change: i64) {
+        self.state().applied = change;
+    }
+
     /// The hubs beside this one.
     pub(super) fn others(&self) -> Vec<OtherHub> {
         let state = self.state();
@@ -193,6 +241,8 @@ impl Fleet {
             "kind": "postgresql",
             "age_s": state.read_at.elapsed().as_secs_f64(),
             "trouble": state.trouble,
+            "stale_s": state.stale.as_secs_f64(),
+            "expired": state.read_at.elapsed() >= state.stale,
             "hubs": hubs.collect::<Vec<_>>(),
         })
     }
@@ -215,19 +265,15 @@ fn others(members: &[Member], own: KeyHash) -> Vec<OtherHub> {
 
 /// Reads the database until nobody wants to know.
 fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
-    let mut met_at = Instant::now();
+    let (mut met_at, mut announced) = (Instant::now(), 0);
     let mut summed_at = None;
     while let Some(fleet) = state.upgrade().map(Fleet) {
         let asked = Instant::now();
-        let is_due = met_at.elapsed() >= BETWEEN_MEETINGS;
+        let presence = fleet.state().presence();
+        // Who has revoked a client waits for the number of the change.
+        let is_due = met_at.elapsed() >= BETWEEN_MEETINGS || presence.applied != announced;
         let outcome = database.read(&mut known).and_then(|has_changed| {
-            let (own, endpoints) = {
-                let state = fleet.state();
-                (state.own, state.endpoints.clone())
-            };
-            let members = is_due
-                .then(|| database.meet(Some((own, &endpoints))))
-                .transpose()?;
+            let members = is_due.then(|| database.meet(Some(&presence))).transpose()?;
             Ok((has_changed, members))
         });
         if outcome.is_ok()
@@ -263,7 +309,7 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                     state.set(database.version, &known);
                 }
                 if let Some(members) = members {
-                    met_at = asked;
+                    (met_at, announced) = (asked, presence.applied);
                     let before = others(&state.members, state.own);
                     state.members_changed += u64::from(before != others(&members, state.own));
                     state.members = members;
@@ -275,7 +321,8 @@ fn watch(state: &Weak<Mutex<State>>, mut database: Database, mut known: Known) {
                 if state.trouble.is_none() {
                     tracing::error!(
                         error,
-                        "the store of clients does not answer: sessions go on, nobody new comes in"
+                        stale_s = state.stale.as_secs_f64(),
+                        "the store of clients does not answer: nobody new comes in, and all sessions end after `stale`"
                     );
                 }
                 state.trouble = Some(error);
@@ -294,15 +341,21 @@ pub(super) struct View {
     pub(super) fleet: Fleet,
     /// How often it had become another when it was given out last.
     pub(super) set: u64,
+    /// The change that what was given out was read after.
+    pub(super) change: i64,
 }
 
 impl Records for View {
+    fn change_number(&self) -> i64 {
+        self.change
+    }
+
     fn read(&mut self, known: &mut Known) -> anyhow::Result<bool> {
         let state = self.fleet.state();
         if state.set == self.set {
             return Ok(false);
         }
-        self.set = state.set;
+        (self.set, self.change) = (state.set, state.version);
         *known = state.known.clone();
         Ok(true)
     }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
+use std::time::{Duration, SystemTime};
 
 use super::Client;
 
@@ -14,7 +16,18 @@ pub(super) struct Known {
     pub(super) clients: Arc<BTreeMap<String, Client>>,
     /// What is wrong with a record, in words with the remedy.
     pub(super) damage: Option<String>,
+    /// Inner addresses of clients that were removed, and when; read for a change alone.
+    pub(super) freed: Freed,
 }
+
+/// Addresses that somebody had, by when they were freed.
+pub(super) type Freed = BTreeMap<Ipv4Addr, SystemTime>;
+
+/// How long the addresses of a client that was removed are given to nobody else while there are
+/// others: what others still send to it, and what they know of it by its address, must not reach a
+/// stranger. The longest that resolvers usually keep a name, and more than connections without a
+/// sign of life last at most servers.
+pub(super) const QUARANTINE: Duration = Duration::from_secs(86_400);
 
 impl Known {
     pub(super) fn apply(&mut self, edit: Edit) {
@@ -40,6 +53,11 @@ pub(super) type Decide<'a> = &'a mut dyn FnMut(&Known) -> anyhow::Result<Vec<Edi
 
 /// Where the clients of a hub are kept, so that several processes may read and change them.
 pub(super) trait Records: fmt::Debug + Send {
+    /// Number of the change that was read last, among those of a database; zero of files.
+    fn change_number(&self) -> i64 {
+        0
+    }
+
     /// Makes `known` what is there now; false: it was that already.
     ///
     /// # Errors

@@ -123,6 +123,29 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
 }
 
 #[test]
+fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
+    let (dir, mut store) = store(29);
+    let now = SystemTime::now();
+    let mut address = |store: &mut ClientStore, name: &str| {
+        store.invite(name, WEEK, now).unwrap();
+        store.by_name(name).unwrap().inner_v4.octets()[3]
+    };
+    assert_eq!(address(&mut store, "a"), 2);
+    assert_eq!(address(&mut store, "b"), 3);
+    store.revoke("b").unwrap();
+    store.revoke("a").unwrap();
+    let mut other = ClientStore::open(&dir.path().join("clients"), pool(29)).unwrap();
+    assert_eq!(address(&mut other, "a"), 4);
+    assert_eq!(address(&mut other, "c"), 5);
+    assert_eq!(address(&mut other, "d"), 6);
+    // The pool has no others.
+    let mut rest = [address(&mut other, "e"), address(&mut other, "f")];
+    rest.sort_unstable();
+    assert_eq!(rest, [2, 3]);
+    assert!(other.invite("g", WEEK, now).is_err());
+}
+
+#[test]
 fn who_is_revoked_by_others_is_not_let_in() {
     let (dir, mut store) = store(16);
     let now = SystemTime::now();

@@ -188,6 +188,9 @@ impl Core {
     fn welcome_back(&mut self, client: Client, key: KeyHash) -> Result<Client, Refusal> {
         // It may have had another name until now.
         self.hold_against_store();
+        if self.store.is_expired() {
+            return Err(Refusal::Busy);
+        }
         if !self.store.has(&client.name, key) {
             return Err(Refusal::NotEnrolled);
         }
@@ -396,6 +399,10 @@ impl Core {
     ///
     /// Cost: two system calls while the store is as it was.
     pub(super) fn hold_against_store(&mut self) {
+        if self.store.is_expired() {
+            self.end_unverified();
+            return;
+        }
         self.name_other_hubs();
         let store = match self.store.refreshed() {
             Ok(store) => store,
@@ -434,12 +441,29 @@ impl Core {
             })
             .collect();
         self.accounts.retain(|name, _| store.by_name(name).is_some());
+        let change = store.change_number();
         drop(store);
         for (session, reason) in over {
             self.end_session(session, reason);
         }
+        self.store.confirm(change);
         self.limit_sessions();
         self.lead_subnets();
+    }
+
+    /// Ends all sessions, because nobody knows any more who has been revoked. Clients go to other
+    /// hubs, or come back when the database does.
+    fn end_unverified(&mut self) {
+        if self.sessions.is_empty() {
+            return;
+        }
+        let sessions = self.sessions.len();
+        tracing::error!(
+            sessions,
+            "the store of clients has not answered for as long as `stale` in hub.toml says: all sessions end"
+        );
+        self.count("ended_unverified");
+        self.end_all(CloseReason::Shutdown);
     }
 
     fn end_sessions_of(&mut self, name: &str, reason: CloseReason) {

@@ -73,6 +73,7 @@ impl Listening {
             "connections": clients,
             "strangers": strangers,
             "turned_away": turned_away,
+            "crowded": self.places.crowded(),
         })
     }
 }
@@ -106,11 +107,12 @@ impl Door {
     }
 
     async fn serve(&self, stream: TcpStream, place: Place, from: SocketAddr) {
+        let since = Instant::now();
         let welcomed = tokio::time::timeout(HANDSHAKE, self.welcome(stream)).await;
         match welcomed {
             Ok(Ok(stream)) => {
                 tracing::debug!(%from, "over TLS");
-                match self.forward(stream, place).await {
+                match self.forward(stream, place, since).await {
                     Ok(why) => tracing::debug!(%from, why, "TLS on TCP ended"),
                     Err(error) => tracing::warn!(%error, "cannot forward to the hub's own port"),
                 }
@@ -140,11 +142,13 @@ impl Door {
         Ok(stream)
     }
 
-    /// Forwards until the connection ends, or is of nobody that the hub knows.
+    /// Forwards until the connection ends, or is of nobody that the hub knows; of a stranger until
+    /// [`STRANGE_FOR`] after `since`, when the connection was taken.
     async fn forward<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
         &self,
         mut stream: WebSocketStream<S>,
         mut place: Place,
+        since: Instant,
     ) -> io::Result<String> {
         let own = match self.hub {
             SocketAddr::V4(_) => IpAddr::from(place.appears_as),
@@ -153,15 +157,16 @@ impl Door {
         let socket = UdpSocket::bind((own, 0))?;
         place.show(socket.local_addr()?);
         let local = Local::new(socket, self.hub, self.hub)?;
-        let since = Instant::now();
         let mut carrier = Carrier::new(&mut stream, &local);
         loop {
-            if let Ok(ended) = tokio::time::timeout(LOOK, carrier.carry()).await {
+            let left = STRANGE_FOR.saturating_sub(since.elapsed());
+            let look = if left.is_zero() { LOOK } else { LOOK.min(left) };
+            if let Ok(ended) = tokio::time::timeout(look, carrier.carry()).await {
                 return Ok(ended.to_string());
             }
             let is_client = match carrier.data_seen {
-                Some(at) => at.elapsed() < KNOWN_FOR && place.know(),
-                None => since.elapsed() < STRANGE_FOR,
+                Some(at) if place.is_claimed() => at.elapsed() < KNOWN_FOR && place.know(),
+                Some(_) | None => since.elapsed() < STRANGE_FOR,
             };
             if !is_client {
                 return Ok("the hub says nothing to it".to_owned());

@@ -16,6 +16,7 @@ use super::dial::{Dialer, Plan, Way};
 use super::listen::{Listening, Shown};
 use super::{HEAD, LONGEST, certificate};
 use crate::event_thread::EventThread;
+use crate::places::STRANGE_FOR;
 
 /// A stranger is cut off, and a hand is shaken, well within this.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -76,6 +77,17 @@ async fn datagrams_go_to_the_hub_s_port_and_back() {
         assert_eq!(ask(&mut stream, &datagram).await.unwrap(), datagram);
     }
     assert_eq!(listening.places().counts().1, 1);
+}
+
+#[tokio::test]
+async fn keys_are_agreed_on_with_ml_kem_beside_x25519() {
+    let (_listening, _, at) = listening(echo());
+    let stream = tls(at).await;
+    let agreed = stream.get_ref().1.negotiated_key_exchange_group();
+    assert_eq!(
+        agreed.map(|group| group.name()),
+        Some(rustls::NamedGroup::X25519MLKEM768)
+    );
 }
 
 #[tokio::test]
@@ -172,6 +184,26 @@ async fn who_hears_no_data_packet_is_cut_off() {
     }
     assert!(is_cut_off);
     assert_eq!(listening.places().counts().0, 1);
+}
+
+/// What a stranger says, and how slowly, gains no time: the one that came first is cut off first.
+#[tokio::test]
+async fn a_stranger_s_time_begins_with_its_connection() {
+    let (_listening, _, at) = listening(echo());
+    let slow = TcpStream::connect(at).await.unwrap();
+    // Most of the time passes before TLS begins.
+    tokio::time::sleep(STRANGE_FOR * 2 / 3).await;
+    let mut quick = websocket(at).await;
+    let name = ServerName::from(std::net::IpAddr::from(Ipv4Addr::LOCALHOST));
+    let connector = TlsConnector::from(certificate::client().unwrap());
+    let slow = connector.connect(name, slow).await.unwrap();
+    let builder = ClientBuilder::new().uri("wss://hub.example.org/").unwrap();
+    let mut slow = builder.connect_on(slow).await.unwrap().0;
+    let ended_first = tokio::select! {
+        _ = slow.next() => "slow",
+        _ = quick.next() => "quick",
+    };
+    assert_eq!(ended_first, "slow");
 }
 
 /// The client's end needs the rights that a daemon has, for the device and the mark.

@@ -5,11 +5,13 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use super::assembly::{Assembly, Register, Width};
 use super::kernel::{MARK, Place, attach, load};
 use super::root::root;
 use super::subflows;
+use crate::process;
 
 /// A control group below that of this process, in which every socket that is made has a mark. This
 /// process is in it while it lives, and so are the programs that it starts.
@@ -64,9 +66,43 @@ impl MarkedGroup {
     }
 }
 
+impl MarkedGroup {
+    /// Ends the programs of the group that are left behind, and with them what the mark lets them
+    /// do: those that do not end within [`ENDS`] when they are asked are killed.
+    pub fn end_programs(&self) {
+        self.leave();
+        let begun = Instant::now();
+        for program in self.programs() {
+            process::terminate(program);
+        }
+        while !self.programs().is_empty() && begun.elapsed() < ENDS {
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+        // Also those that have begun meanwhile. `cgroup.kill` is there since Linux 5.14.
+        if !self.programs().is_empty() && fs::write(self.path.join("cgroup.kill"), "1").is_err() {
+            self.programs().into_iter().for_each(process::kill);
+        }
+        // The group can be removed once its last process has been waited for.
+        while !self.programs().is_empty() && begun.elapsed() < 2 * ENDS {
+            std::thread::sleep(BETWEEN_LOOKS);
+        }
+    }
+
+    /// Moves this process back to where it was.
+    fn leave(&self) {
+        let _ = fs::write(self.before.join("cgroup.procs"), "0");
+    }
+
+    /// The processes of the group.
+    fn programs(&self) -> Vec<u32> {
+        let text = fs::read_to_string(self.path.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    }
+}
+
 impl Drop for MarkedGroup {
     fn drop(&mut self) {
-        let _ = fs::write(self.before.join("cgroup.procs"), "0");
+        self.leave();
         // Refused while programs that were left behind are in it; they end it.
         let _ = fs::remove_dir(&self.path);
     }
@@ -88,5 +124,9 @@ fn program(mark: u32, device: Option<u32>) -> Vec<u64> {
     code.finish()
 }
 
+/// Time for programs that are asked to end: a browser writes its profile.
+const ENDS: Duration = Duration::from_secs(2);
+/// Between two looks at who is left.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 /// `bound_dev_if` of `struct bpf_sock`.
 const BOUND_DEVICE: i16 = 0;

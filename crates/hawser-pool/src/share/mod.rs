@@ -15,6 +15,7 @@
 //!                  Taking: an offer of each way out every two seconds --> revoked, over: Refused
 //! ```
 
+mod destinations;
 mod guest;
 mod relay;
 mod report;
@@ -49,6 +50,7 @@ use super::discovery::Announcement;
 use super::in_use::takes_from;
 use super::receipts::Receipts;
 use super::trust::Watched;
+use destinations::Destinations;
 use guest::{Guest, GuestNews};
 use relay::{Link, Relay, since};
 
@@ -91,6 +93,9 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     let code = identity.hash().code();
     let announcement = announce(&options.config, code, port);
     let control = ControlSocket::listen(run_dir.socket())?;
+    // Known before the first taker is judged.
+    let mut links = Watch::on_link()?;
+    let on_link = links.next().await?;
     let started = Clock::now();
     let terms = Terms {
         cap: options.config.cap.map(|speed| speed.0),
@@ -102,6 +107,8 @@ pub async fn run(options: ShareOptions) -> anyhow::Result<()> {
     };
     let mut share = Share {
         relay: Relay::start(terms, options.config.mine_first)?,
+        destinations: Destinations::new(options.config.hubs.clone(), on_link),
+        links,
         options,
         code,
         trust,
@@ -140,6 +147,8 @@ struct Share {
     relay: Relay,
     announcement: Option<Announcement>,
     system: System,
+    destinations: Destinations,
+    links: Watch<Net>,
     ways: BTreeMap<String, WayOut>,
     next_way: u16,
     guests: BTreeMap<u64, Taker>,
@@ -202,6 +211,7 @@ impl Share {
         loop {
             tokio::select! {
                 networks = watch.next() => self.on_networks(networks?),
+                on_link = self.links.next() => self.on_links(on_link?),
                 Some(news) = incoming.recv() => self.on_guest(news),
                 Some(asked) = control.requests.recv() => if self.on_asked(asked) {
                     return Ok(());
@@ -257,6 +267,15 @@ impl Share {
             let number = self.next_way;
             self.next_way = self.next_way.wrapping_add(1);
             self.ways.insert(network.name.clone(), WayOut { number, network });
+        }
+    }
+
+    /// Ends at once what leads to a host of a link that the machine has now.
+    fn on_links(&mut self, on_link: Vec<Net>) {
+        self.destinations.handle_links(on_link);
+        let all: Vec<u64> = self.guests.keys().copied().collect();
+        for id in all {
+            self.judge(id, false);
         }
     }
 
@@ -357,6 +376,9 @@ impl Share {
         });
         match self.relay.over() {
             _ if !is_known => Verdict::Refuse(NotGiven::Revoked),
+            _ if !taking.hubs.iter().all(|(_, hub)| self.destinations.permits(*hub)) => {
+                Verdict::Refuse(NotGiven::Hub)
+            }
             Some(Over::Quota | Over::Time) => Verdict::Refuse(NotGiven::Over),
             None if takes_from(&self.options.dir, guest.code) => Verdict::Refuse(NotGiven::Loop),
             None => Verdict::Keep,
@@ -369,7 +391,7 @@ impl Share {
             return Verdict::Refuse(NotGiven::Version);
         }
         let mut hubs: Vec<_> = (0_u8..).zip(guest.hello.hubs.iter().copied()).collect();
-        hubs.retain(|(_, hub)| self.is_hub(*hub));
+        hubs.retain(|(_, hub)| self.destinations.permits(*hub));
         if hubs.is_empty() {
             return Verdict::Refuse(NotGiven::Hub);
         }
@@ -417,15 +439,6 @@ impl Share {
         let known = self.trust.trust().taker(code)?;
         let only = &self.options.only;
         (only.is_empty() || only.contains(&known.name)).then_some(known)
-    }
-
-    /// Whether a hub may be relayed to: at a public address that is not this machine's own, or one
-    /// that the configuration names. So nobody reaches this machine or its local networks.
-    fn is_hub(&self, hub: SocketAddr) -> bool {
-        let address = hub.ip().to_canonical();
-        let mut own = self.ways.values().flat_map(|way| &way.network.addresses);
-        let is_own = own.any(|(own, _)| *own == address);
-        hub.port() != 0 && (self.options.config.hubs.contains(&hub) || !is_private(address) && !is_own)
     }
 
     /// Ends what a taker takes.

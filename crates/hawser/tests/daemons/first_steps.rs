@@ -66,7 +66,11 @@ fn each_wrong_step_says_what_to_do() {
         "mount -t tmpfs none /dev/net && exec \"$@\"",
         "sh",
     ]);
-    let tried = world.hawser("c", &["up", &invitation, "--foreground"]);
+    // From a file: on the command line a warning would be a second line.
+    let file = world.place("c").with_extension("invitation");
+    std::fs::write(&file, &invitation).unwrap();
+    let named = format!("@{}", file.display());
+    let tried = world.hawser("c", &["up", &named, "--foreground"]);
     no_tun.arg(env!("CARGO_BIN_EXE_hawser"));
     // Those of `hawser`, behind the namespace and the program.
     no_tun.args(tried.get_args().skip(4));

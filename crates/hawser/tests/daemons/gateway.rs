@@ -157,7 +157,7 @@ fn the_kill_switch_holds_for_machines_behind_a_gateway_and_leaves_the_lan_alone(
 
 #[test]
 fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
-    let config = "forward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n";
+    let config = "inbound = [\"tcp 8081\"]\nforward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n";
     let Some(home) = Home::new("gwp", config) else {
         return;
     };

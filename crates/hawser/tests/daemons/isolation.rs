@@ -77,6 +77,9 @@ impl Segment {
         let mut daemons = vec![world.start("h", &["hub", "run"])];
         let mut inner = Vec::new();
         for (side, name) in [("c", "alice"), ("d", "bob")] {
+            // What the hub lets through is tried here, and not what a client takes.
+            std::fs::create_dir_all(world.place(side)).unwrap();
+            std::fs::write(world.place(side).join("client.toml"), "inbound = \"open\"\n").unwrap();
             daemons.push(world.start(side, &["up", &world.invite_as(name), "--foreground"]));
             world.wait("up", |world| world.status(side)["state"] == "up");
             inner.push(Inner::of(&world.status(side)));
@@ -255,6 +258,35 @@ fn while_the_rules_are_deleted_again_and_again_nothing_more_is_reached() {
     assert!(is_through, "what is public stays within reach");
     let refused = &segment.world.status("h")["counters"]["ingress_not_allowed"];
     assert!(refused.as_u64() > Some(20), "{refused}");
+}
+
+/// Whatever the hub lets through: a client takes what its own configuration names.
+#[test]
+fn a_client_is_closed_to_its_hub() {
+    let Some(segment) = Segment::new("xd") else { return };
+    segment.allow("", "clients = true");
+    let (alice, world) = (&segment.alice, &segment.world);
+    let from_hub = |port| segment.reaches(2, &alice.v4, port) || segment.reaches(2, &alice.v6, port);
+    assert!(from_hub(PORT), "it is open");
+    for (inbound, is_open) in [
+        ("\"closed\"".to_owned(), [false; 2]),
+        (format!("[\"tcp {PORT}\"]"), [true, false]),
+        ("\"open\"".to_owned(), [true; 2]),
+    ] {
+        let file = world.place("c").join("client.toml");
+        std::fs::write(file, format!("inbound = {inbound}\n")).unwrap();
+        good(world.hawser("c", &["reload"]));
+        assert_eq!([from_hub(PORT), from_hub(DNS)], is_open, "{inbound}");
+        assert_eq!(segment.other_client_reaches(alice), [is_open[0]; 2], "{inbound}");
+        // Answers and echoes pass whatever is said.
+        assert!(segment.client_reaches("203.0.113.2", PORT), "{inbound}");
+        let mut ping = world.inside("h", "ping");
+        ping.args(["-c", "1", "-W", "5", &alice.v4]);
+        good(ping);
+    }
+    std::fs::remove_file(world.place("c").join("client.toml")).unwrap();
+    good(world.hawser("c", &["reload"]));
+    assert!(!from_hub(PORT), "closed is the default");
 }
 
 /// A change of what is reached leaves what is allowed alone.

@@ -25,6 +25,7 @@ mod outside;
 mod pairs;
 mod path_mtu;
 mod portal;
+mod restart;
 mod revocation;
 mod standby;
 mod transfer;

@@ -147,6 +147,15 @@ fn a_login_page_is_found_and_opened_past_a_closed_kill_switch() {
     let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
     assert!(shown.contains("room number, please"), "{shown}");
     assert_eq!(*page.lock().unwrap(), [over_lte]);
+    // What the program leaves behind ends with it: its sockets would pass the kill switch for ever.
+    let mut login = world.hawser("c", &["login"]);
+    login.args(["--", "sh", "-c", "sleep 300 > /dev/null 2>&1 & echo $!"]);
+    let left = good(login);
+    let left = String::from_utf8_lossy(&left.stdout).trim().to_owned();
+    let left: u32 = left.parse().expect("the number of the process");
+    // A process that nobody has waited for has no command line any more.
+    let words = std::fs::read(format!("/proc/{left}/cmdline")).unwrap_or_default();
+    assert!(words.is_empty(), "{left} has outlived the login");
     // Other programs have no such way.
     let mut curl = world.inside("c", "curl");
     curl.args(["-s", "-m", "1", "--interface", "lte", LOGIN]);

@@ -6,7 +6,7 @@ use tokio_postgres::Client as Connection;
 use super::Fault;
 
 /// What makes version `n + 1` of the tables of version `n`.
-const MIGRATIONS: [&str; 4] = [
+const MIGRATIONS: [&str; 5] = [
     "
     CREATE TABLE hawser_client (
         name text PRIMARY KEY,
@@ -45,6 +45,14 @@ const MIGRATIONS: [&str; 4] = [
 ",
     "
     ALTER TABLE hawser_client ADD COLUMN subnets text NOT NULL DEFAULT '';
+",
+    "
+    ALTER TABLE hawser_hub ADD COLUMN applied bigint;
+    ALTER TABLE hawser_hub ADD COLUMN stale_s bigint;
+    CREATE TABLE hawser_freed (
+        inner_v4 text PRIMARY KEY,
+        freed_unix_s bigint NOT NULL
+    );
 ",
 ];
 

@@ -15,7 +15,9 @@ use hawser_testing::{Postgres, postgres};
 use hawser_units::{Bytes, Rate};
 use hawser_wire::control::Refusal;
 
-use super::super::{ClientLimits, ClientStore, LimitChange, MonthSum, Own, SharedStore, usage_of_fleet};
+use super::super::{
+    ClientLimits, ClientStore, LimitChange, MonthSum, Own, SharedStore, unconfirmed_hubs, usage_of_fleet,
+};
 
 const WEEK: Duration = Duration::from_secs(7 * 86_400);
 
@@ -103,6 +105,20 @@ fn other_pools_and_newer_tables_are_refused() {
     assert!(format!("{error:#}").contains("update it"), "{error:#}");
 }
 
+#[test]
+fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
+    let Some(server) = Postgres::start() else { return };
+    let (mut here, now) = (open(&server), SystemTime::now());
+    here.invite("alice", WEEK, now).unwrap();
+    here.revoke("alice").unwrap();
+    let mut there = open(&server);
+    there.invite("alice", WEEK, now).unwrap();
+    there.invite("bob", WEEK, now).unwrap();
+    let address = |name: &str| there.by_name(name).unwrap().inner_v4;
+    assert_eq!(address("alice"), Ipv4Addr::new(100, 96, 0, 3));
+    assert_eq!(address("bob"), Ipv4Addr::new(100, 96, 0, 4));
+}
+
 /// A hub of before limits has made the tables, and has clients in them.
 #[test]
 fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
@@ -114,6 +130,9 @@ fn tables_of_an_older_version_get_limits_and_all_hubs_know_them() {
         "ALTER TABLE hawser_client DROP COLUMN cap_bps",
         "ALTER TABLE hawser_client DROP COLUMN quota_bytes",
         "ALTER TABLE hawser_client DROP COLUMN subnets",
+        "ALTER TABLE hawser_hub DROP COLUMN applied",
+        "ALTER TABLE hawser_hub DROP COLUMN stale_s",
+        "DROP TABLE hawser_freed",
         "UPDATE hawser_store SET version = 2",
     ] {
         server.sql("hawser", statement).unwrap();
@@ -471,6 +490,83 @@ fn live(store: &mut ClientStore, name: &str, key: KeyHash, is_short: bool, histo
         Ok(()) => history.revoked.insert(name.to_owned()),
         Err(_) => history.unknown.insert(name.to_owned()),
     };
+}
+
+/// A hub of a fleet with its own clock for the database: `stale` short enough for a test.
+async fn fleet(server: &Postgres, own: KeyHash, stale: Duration) -> SharedStore {
+    let mut config = at(server);
+    config.stale.0 = stale;
+    let endpoints = ["198.51.100.1:443".parse().unwrap()];
+    let opened =
+        tokio::task::spawn_blocking(move || SharedStore::of_fleet(&config, pool(16), own, &endpoints));
+    opened.await.unwrap().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hub_serves_nobody_when_the_server_is_away_for_longer_than_it_may() {
+    let Some(mut server) = Postgres::start() else {
+        return;
+    };
+    let shared = fleet(&server, KeyHash([7; 32]), Duration::from_millis(1_500)).await;
+    let mut elsewhere = tokio::task::block_in_place(|| open(&server));
+    let now = SystemTime::now();
+    let token = tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, now).unwrap());
+    let key = KeyHash([1; 32]);
+    shared.authorise(Some(token.0), key, now, false).await.unwrap();
+    server.kill();
+    let begun = Instant::now();
+    while shared.has("alice", key) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "served without a limit"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(shared.authorise(None, key, now, true).await, Err(Refusal::Busy));
+    let notice = shared.trouble().unwrap_or_default();
+    assert!(notice.contains("no client is served"), "{notice}");
+    tokio::task::block_in_place(|| server.restart());
+    let begun = Instant::now();
+    while !shared.has("alice", key) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "not served again");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(shared.trouble(), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_is_confirmed_when_every_hub_has_carried_it_out() {
+    let Some(server) = Postgres::start() else { return };
+    let mut elsewhere = tokio::task::block_in_place(|| open(&server));
+    let (here, there) = (KeyHash([7; 32]), KeyHash([8; 32]));
+    let hour = Duration::from_secs(3_600);
+    let (first, second) = (
+        fleet(&server, here, hour).await,
+        fleet(&server, there, hour).await,
+    );
+    tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, SystemTime::now()).unwrap());
+    // The first hub holds its sessions against what it reads, and the second does not.
+    let holds = tokio::spawn(async move {
+        loop {
+            let change = first.refreshed().unwrap().change_number();
+            first.confirm(change);
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    let wait = async |except, within| {
+        let config = at(&server);
+        let asked = tokio::task::spawn_blocking(move || unconfirmed_hubs(&config, except, within));
+        asked.await.unwrap().unwrap()
+    };
+    let late = wait(None, Duration::from_secs(3)).await;
+    assert_eq!(late.len(), 1, "{late:?}");
+    assert!(late[0].until.is_some());
+    // Whoever knows that it does not run need not wait for it.
+    assert_eq!(wait(Some(there), Duration::from_secs(60)).await, []);
+    let change = second.refreshed().unwrap().change_number();
+    second.confirm(change);
+    assert_eq!(wait(None, Duration::from_secs(60)).await, []);
+    holds.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]

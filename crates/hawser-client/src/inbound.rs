@@ -1,0 +1,80 @@
+//! What may begin connections from the tunnel to this machine and through it.
+//!
+//! The rules stand before the tunnel's interface is up, and longer than it: they are undone with
+//! the rest when the client ends.
+
+use anyhow::Context;
+use hawser_config::{self as config, ClientConfig};
+use hawser_linux::inbound::{INBOUND_TABLE, Inbound};
+use hawser_linux::system::System;
+
+/// The rules that a configuration asks for; none where everything may come in.
+fn wanted(config: &ClientConfig) -> Option<Inbound> {
+    let services = match &config.inbound {
+        config::Inbound::Open => return None,
+        config::Inbound::Closed => Vec::new(),
+        config::Inbound::Services(services) => services.iter().map(|service| service.0).collect(),
+    };
+    Some(Inbound {
+        tunnel: config.interface.0.clone(),
+        services,
+        forwarded: config.port_forwards.iter().map(|port| port.0.service).collect(),
+        subnets: config.subnets.iter().map(|net| net.0).collect(),
+    })
+}
+
+/// Sets the rules of a client that starts.
+///
+/// # Errors
+/// `nft` is missing or refuses.
+pub(super) fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
+    let Some(inbound) = wanted(config) else {
+        return Ok(());
+    };
+    let set = system.nft_table(INBOUND_TABLE, &inbound.body());
+    set.context(
+        "cannot keep out what the hub begins (is nftables installed? inbound = \"open\" does without)",
+    )
+}
+
+/// Applies a changed configuration.
+///
+/// # Errors
+/// `nft` refuses; what stood before stands.
+pub(super) fn change(system: &mut System, old: &ClientConfig, new: &ClientConfig) -> anyhow::Result<()> {
+    if wanted(old) == wanted(new) {
+        return Ok(());
+    }
+    match wanted(new) {
+        Some(_) => close(system, new),
+        None => {
+            let dropped = system.drop_nft_table(INBOUND_TABLE);
+            dropped.context("cannot let in what the hub begins")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lets_in_what_the_configuration_names() {
+        let read = |text: &str| wanted(&toml::from_str(text).unwrap());
+        let closed = read("").unwrap();
+        assert_eq!(closed.tunnel, "hawser0");
+        assert!(closed.services.is_empty() && closed.forwarded.is_empty() && closed.subnets.is_empty());
+        assert_eq!(read("inbound = \"closed\""), Some(closed));
+        assert_eq!(read("inbound = \"open\""), None);
+        let named = read(
+            "inbound = [\"tcp 22\", \"udp 5000\"]\nforward = true\nsubnets = [\"192.168.50.0/24\"]\n\
+             [[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.50.7:80\"\n",
+        );
+        let named = named.unwrap();
+        assert_eq!(named.services.len(), 2);
+        assert_eq!(named.forwarded.len(), 1);
+        assert_eq!(named.subnets.len(), 1);
+        let wrong = toml::from_str::<ClientConfig>("inbound = \"ajar\"").unwrap_err();
+        assert!(wrong.to_string().contains("\"closed\""), "{wrong}");
+    }
+}
