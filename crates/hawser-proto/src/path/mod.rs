@@ -27,6 +27,7 @@ mod losses;
 pub mod model;
 mod own_time;
 pub mod pmtu;
+pub mod policing;
 mod probing;
 mod times;
 
