@@ -345,6 +345,7 @@ impl Receiving {
             opened,
             udp_len: range.len(),
             source,
+            ecn,
             item: self.store.add(buffer, content, (owner, opened.inner), ecn),
         };
         let mut items = Filing {

@@ -62,7 +62,7 @@ impl Lane {
             socket,
             from: self.local,
             to,
-            ecn: format.ecn(packet).bits(),
+            ecn: burst.outer_ecn(format.ecn(packet)).bits(),
         };
         for datagram in burst.datagrams() {
             let room = batches.room(&target, datagram.udp_len());

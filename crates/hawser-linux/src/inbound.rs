@@ -16,9 +16,9 @@
 
 use std::fmt::Write as _;
 
-use hawser_units::Net;
+use hawser_units::{Net, Service};
 
-use crate::isolation::Service;
+use crate::isolation::service_match;
 use crate::nft::family;
 
 /// The name of the table.
@@ -54,7 +54,7 @@ impl Inbound {
 "
         );
         for service in &self.services {
-            let _ = writeln!(text, "  {} accept", service.matches());
+            let _ = writeln!(text, "  {} accept", service_match(*service));
         }
         let _ = write!(
             text,

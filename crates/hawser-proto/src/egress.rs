@@ -446,8 +446,9 @@ impl<B: Copy> Egress<B> {
                 continue;
             }
             // A large probe that is lost says nothing about the path's life: it elicits a reply,
-            // not a report that is waited for.
-            let packet_number = lane.path.on_sent(bytes, probe.outer_len == 0, now);
+            // not a report that is waited for; nor does one that tests ECN.
+            let is_awaited = probe.outer_len == 0 && !probe.ect;
+            let packet_number = lane.path.on_sent(bytes, is_awaited, now);
             return Some(Transmit {
                 path: lane.path.id,
                 packet_number,
@@ -587,11 +588,12 @@ impl<B: Copy> Egress<B> {
         let segments = if piece.is_some() { 1 } else { count };
         let count = piece.map_or(count, |piece| piece.count());
         self.counters.split += u64::from(piece.is_some());
+        let ect = path.may_mark(run.ecn_capable, now);
         let mut packet_number = 0;
         let mut bytes = 0;
         for step in 0..count {
             let len = run.body_len(piece, step) as u64;
-            let number = path.on_sent(len + FRAMING as u64, true, now);
+            let number = path.on_data_sent(len + FRAMING as u64, ect, now);
             if step == 0 {
                 packet_number = number;
             }
@@ -642,6 +644,7 @@ impl<B: Copy> Egress<B> {
         let body = Body::Packets {
             run,
             count,
+            ect,
             piece,
             flow: slot,
             class,
@@ -692,7 +695,11 @@ impl<B: Copy> Egress<B> {
         }
         for lane in others {
             let path = &mut self.lanes[*lane].path;
-            let packet_number = path.on_sent(bytes, true, now);
+            let may_mark = path.may_mark(run.ecn_capable, now);
+            let packet_number = path.on_data_sent(bytes, may_mark, now);
+            if let Body::Packets { ect, .. } = &mut copy {
+                *ect = may_mark;
+            }
             let id = path.id;
             self.charge(bytes, now);
             if is_realtime {

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId};
-use hawser_wire::data::{Class, Feedback, Inner, Kind, Outer};
+use hawser_wire::data::{Class, Feedback, Inner, Kind, Marks, Outer};
 use hawser_wire::frame::Format;
+use hawser_wire::inner::Ecn;
 
 mod allowance;
 mod checkpoint;
@@ -77,6 +78,7 @@ struct Receiver {
     highest: u64,
     packets: u32,
     bytes: u64,
+    marks: Marks,
     received_at: Instant,
     unreported: u32,
     unreported_since: Instant,
@@ -239,6 +241,7 @@ impl<T> Ingress<T> {
             inner,
             body,
             udp_len,
+            ecn,
             item,
         } = packet;
         let Some(receiver) = self.receivers.iter_mut().find(|receiver| receiver.id == id) else {
@@ -261,6 +264,7 @@ impl<T> Ingress<T> {
             .delays
             .on_packet(now.as_micros_wrapping().wrapping_sub(inner.sent_us), !newest);
         receiver.take(&outer, udp_len, newest, now);
+        receiver.count_mark(ecn);
         self.resequencer.on_arrival(id, inner.sent_us, now);
         let freshness = if newest {
             Freshness::Newest
@@ -429,6 +433,8 @@ pub struct Authentic<'a, T> {
     pub body: &'a [u8],
     /// Bytes of its UDP payload.
     pub udp_len: usize,
+    /// The ECN bits of its outer packet.
+    pub ecn: Ecn,
     /// The handle of its buffer.
     pub item: T,
 }
@@ -441,6 +447,7 @@ impl Receiver {
             highest: 0,
             packets: 0,
             bytes: 0,
+            marks: Marks::default(),
             received_at: now,
             unreported: 0,
             unreported_since: now,
@@ -461,6 +468,15 @@ impl Receiver {
         if newest {
             self.highest = outer.packet_number;
         }
+    }
+
+    fn count_mark(&mut self, ecn: Ecn) {
+        let count = match ecn {
+            Ecn::NotEct => return,
+            Ecn::Ect0 | Ecn::Ect1 => &mut self.marks.ect,
+            Ecn::Ce => &mut self.marks.ce,
+        };
+        *count = count.wrapping_add(1);
     }
 
     fn elicit(&mut self, now: Instant) {
@@ -508,6 +524,7 @@ impl Receiver {
             hold_us: u32::try_from(now.since(self.received_at).as_micros()).unwrap_or(u32::MAX),
             takes_parity: true,
             takes_fragments: true,
+            marks: Some(self.marks),
         }
     }
 }

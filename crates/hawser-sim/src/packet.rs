@@ -2,6 +2,7 @@
 
 use hawser_netem::Codepoint;
 use hawser_units::Instant;
+use hawser_wire::inner;
 
 /// Where packets go: one interface of a node. A node may have several.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,6 +42,26 @@ impl From<Ecn> for Codepoint {
         match ecn {
             Ecn::NotCapable => Self::NotEct,
             Ecn::Capable => Self::Ect,
+            Ecn::Marked => Self::Ce,
+        }
+    }
+}
+
+impl From<inner::Ecn> for Ecn {
+    fn from(ecn: inner::Ecn) -> Self {
+        match ecn {
+            inner::Ecn::NotEct => Self::NotCapable,
+            inner::Ecn::Ect0 | inner::Ecn::Ect1 => Self::Capable,
+            inner::Ecn::Ce => Self::Marked,
+        }
+    }
+}
+
+impl From<Ecn> for inner::Ecn {
+    fn from(ecn: Ecn) -> Self {
+        match ecn {
+            Ecn::NotCapable => Self::NotEct,
+            Ecn::Capable => Self::Ect0,
             Ecn::Marked => Self::Ce,
         }
     }

@@ -17,7 +17,9 @@ use hawser_units::{Bytes, Duration, Instant, PathId, Rate, Sequence};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::control::{Cipher, CloseReason, Hello, Limit, Message, OtherHub, Refusal, Welcome};
-use hawser_wire::data::{Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Missing, OUTER_LEN, Outer};
+use hawser_wire::data::{
+    Class, FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, Marks, Missing, OUTER_LEN, Outer,
+};
 use hawser_wire::frame::Format;
 use hawser_wire::inner::{fill_ipv4_checksum, protocol, tcp_flag};
 use hawser_wire::link_hello::{Kind as HelloKind, LinkHello};
@@ -233,6 +235,7 @@ fn data() -> Seeds {
         bytes: 1 << 33,
         missing,
         takes_parity: true,
+        marks: Some(Marks { ect: 8, ce: 1 }),
         ..Feedback::default()
     }
     .emit(&mut report);

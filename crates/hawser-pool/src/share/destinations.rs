@@ -2,8 +2,7 @@
 
 use std::net::SocketAddr;
 
-use hawser_linux::isolation::is_private;
-use hawser_units::Net;
+use hawser_units::{Net, is_private};
 
 /// Decides to which hubs takers may send: to those at public addresses beyond the giver's links,
 /// and to those that the configuration names.

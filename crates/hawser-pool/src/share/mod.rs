@@ -39,7 +39,7 @@ use hawser_linux::system::System;
 use hawser_linux::udp::{OUTER_MARK, plain};
 use hawser_proto::pool::giving::{Over, TakerId, Terms, WayId};
 use hawser_proto::pool::monitor::{Announcer, MemberId, Offer, Say};
-use hawser_units::{Bytes, Net, Rate, is_private};
+use hawser_units::{Bytes, Net, Rate};
 use hawser_wire::pool::{NotGiven, PoolMessage, PoolOffer, VERSION};
 use socket2::SockRef;
 use tokio::sync::mpsc;

@@ -54,12 +54,13 @@ impl<B: Copy> Egress<B> {
         let Parcel { run, piece, .. } = &mut wanted.parcel;
         *piece = run.split_on(path, *piece);
         let count = piece.map_or(1, |piece| piece.count());
+        let ect = path.may_mark(run.ecn_capable, now);
         let mut numbers = None;
         let mut total = 0;
         for step in 0..count {
             let bytes = (run.body_len(*piece, step) + FRAMING) as u64;
             self.excess += usize::from(path.credit(bytes, now) < bytes);
-            let number = path.on_sent(bytes, true, now);
+            let number = path.on_data_sent(bytes, ect, now);
             numbers.get_or_insert(number);
             total += bytes;
         }
@@ -80,6 +81,7 @@ impl<B: Copy> Egress<B> {
         let body = Body::Packets {
             run,
             count,
+            ect,
             piece,
             flow,
             class,

@@ -28,6 +28,8 @@ pub enum Body<B> {
         run: Run<B>,
         /// How many datagrams: segments, or pieces of one.
         count: u16,
+        /// The outer packets take over the ECN bits of the inner one; they are Not-ECT otherwise.
+        ect: bool,
         /// How the one segment is split, where no path takes it whole.
         piece: Option<Piece>,
         /// The flow's slot.

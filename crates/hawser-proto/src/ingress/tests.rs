@@ -49,6 +49,7 @@ fn take_by(
         inner,
         body,
         udp_len: LEN,
+        ecn: Ecn::NotEct,
         item: packet_number as u32,
     };
     let mut out = Vec::new();
@@ -100,6 +101,7 @@ fn a_lone_packet_waits_for_its_report() {
         delay_us: BEGIN.as_micros_wrapping(),
         takes_parity: true,
         takes_fragments: true,
+        marks: Some(Marks::default()),
         ..Feedback::default()
     };
     assert_eq!(flush(&mut ingress, BEGIN + 25 * MS), [Event::Report(report)]);

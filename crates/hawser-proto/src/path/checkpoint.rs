@@ -49,6 +49,7 @@ impl Path {
         path.cumulative = saved.sent;
         path.delivered = saved.delivered;
         path.losses.restore(saved.reported_packets);
+        path.ecn.forget_counts();
         // Whatever of the numbers before is asked for, it was sent and is not waited for.
         path.ring.fill(Sent {
             at: now,

@@ -38,22 +38,23 @@ impl Losses {
         self.share.max(self.usual)
     }
 
-    /// Takes in a report after the one whose highest packet number was `previous`. Returns how many
-    /// packets came since, and how many this report shows lost.
-    pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>) -> (u32, u64) {
+    /// Takes in a report after the one whose highest packet number was `previous`; `excused` packets
+    /// before the highest are neither expected nor lost. Returns how many packets came since, and
+    /// how many this report shows lost.
+    pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>, excused: u64) -> (u32, u64) {
         let came = report.packets.wrapping_sub(self.received);
         self.received = report.packets;
         let is_forgiven = std::mem::take(&mut self.is_forgiven);
         let Some(previous) = previous.filter(|_| !is_forgiven) else {
             return (came, 0);
         };
-        let sent = report.highest - previous;
+        let sent = (report.highest - previous).saturating_sub(excused);
         // What is open now was sent before, or comes later than what was sent since: only the
         // balance over time tells a loss.
         self.balance = self.balance.saturating_add(sent.cast_signed() - i64::from(came));
         let lost = (self.balance - i64::from(report.open)).max(0).cast_unsigned();
         self.balance -= lost.cast_signed();
-        let share = (lost as f64 / sent as f64).min(1.0);
+        let share = (lost as f64 / sent.max(1) as f64).min(1.0);
         // At first the mean of all, so that a loss of one in fifty is known after a hundred
         // packets.
         let weight = (sent as f64 / f64::from(report.packets).clamp(FEW, MANY)).min(1.0);

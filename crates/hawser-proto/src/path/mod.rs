@@ -22,17 +22,20 @@ mod black_hole;
 mod checkpoint;
 pub mod control;
 pub mod delay;
+pub mod ecn;
 mod lateness;
 mod losses;
 pub mod model;
 mod own_time;
 pub mod pmtu;
+pub mod policing;
 mod probing;
 mod times;
 
 use black_hole::{BlackHole, Large};
 use control::{Company, Control, Sample};
 use delay::Measured;
+use ecn::Ecn;
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use lateness::Lateness;
@@ -114,6 +117,8 @@ pub struct Probe {
     pub token: u64,
     /// The size the whole outer IP packet must have; 0: as small as may be.
     pub outer_len: u16,
+    /// It tests ECN: its outer packet is ECT, and its loss says nothing else of the path.
+    pub ect: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -129,6 +134,8 @@ struct Sent {
     is_lone: bool,
     /// Large packets that had been sent by then, this one included.
     large: Large,
+    /// ECT packets that had been sent by then, this one included.
+    ect: u64,
 }
 
 /// Packets wait so long for others of their batch, on both sides.
@@ -151,6 +158,7 @@ pub struct Path {
     model: Model,
     pacer: Pacer,
     pmtu: Pmtu,
+    ecn: Ecn,
     cap: Option<Rate>,
     /// The highest rate before it died.
     peak_before: Rate,
@@ -207,6 +215,7 @@ impl Path {
             model: Model::new(Control::default(), config.cap, now),
             pacer: Pacer::default(),
             pmtu: Pmtu::new(config.mtu, config.overhead, now),
+            ecn: Ecn::new(now),
             cap: config.cap,
             peak_before: Rate::ZERO,
             ring: vec![Sent::default(); 64],
@@ -444,6 +453,18 @@ impl Path {
         &self.pmtu
     }
 
+    /// State of the validation of ECN.
+    #[must_use]
+    pub fn ecn(&self) -> ecn::State {
+        self.ecn.state()
+    }
+
+    /// Decides whether the outer packet of an inner packet may be ECT; asked before each run of
+    /// packets.
+    pub fn may_mark(&mut self, is_ecn_capable: bool, now: Instant) -> bool {
+        is_ecn_capable && self.ecn.may_mark(now)
+    }
+
     /// Takes over which packet sizes made the network fail before.
     pub fn set_barred(&mut self, barred: pmtu::Barred, now: Instant) {
         self.pmtu.set_barred(barred, now);
@@ -528,8 +549,18 @@ impl Path {
             app_limited: self.reported() < self.idle_until,
             is_lone,
             large: self.large,
+            ect: self.ecn.sent(),
         };
         packet_number
+    }
+
+    /// Takes note of a packet with an inner packet as [`Self::on_sent`] does; `ect`: the outer
+    /// packet is ECT.
+    pub fn on_data_sent(&mut self, udp_bytes: u64, ect: bool, now: Instant) -> u64 {
+        if ect {
+            self.ecn.on_sent();
+        }
+        self.on_sent(udp_bytes, true, now)
     }
 
     /// Takes note that the path could carry more than there is for it: rates measured until
@@ -564,7 +595,8 @@ impl Path {
         self.last_heard = Some(now);
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
-        let (packets, lost) = self.losses.on_report(report, previous);
+        let lost_probes = self.on_marks(report, now);
+        let (packets, lost) = self.losses.on_report(report, previous, lost_probes);
         self.on_sizes(report.highest, previous, bytes, now);
         self.open = (bytes / u64::from(packets.max(1))).min(1 << 16) * u64::from(report.open);
         // No peer can have received more than was sent: a false report raises no rate beyond that.
@@ -607,6 +639,16 @@ impl Path {
         self.model.on_sample(&sample, now);
         self.lateness.on_report(self.model.delay().last_queue(), now);
         self.state == State::Suspect && self.enter(State::Active, now)
+    }
+
+    /// Takes in the counts of marks of a report; returns how many probes of ECN were lost.
+    fn on_marks(&mut self, report: &Feedback, now: Instant) -> u64 {
+        let sent = if self.remembers(report.highest) {
+            self.sent(report.highest).ect
+        } else {
+            self.ecn.sent()
+        };
+        self.ecn.on_report(report, sent, now)
     }
 
     /// A packet is reported missing for the first time.
@@ -721,6 +763,7 @@ impl Path {
         self.pmtu.set_overhead(overhead);
         // Answers to what the old address was asked prove nothing of the new one.
         self.tokens = [(0, now); 8];
+        self.ecn.restart(now);
         self.enter(State::Validating, now);
     }
 

@@ -9,9 +9,10 @@
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
 use super::FULL_PACKET;
-use super::control::{Company, Control, Controller, GROWTH, Sample, Stake};
+use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake};
 use super::delay::Delay;
-use super::times::Times;
+use super::policing::{self, Policing};
+use super::times::{BUSY_REPORT_DELAY, Times};
 
 /// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
 /// would never come.
@@ -32,6 +33,7 @@ pub struct Model {
     times: Times,
     controller: Box<dyn Controller + Send>,
     cap: Option<Rate>,
+    policing: Policing,
     /// Packets wait for so long before the path hands them over together.
     pause: Duration,
 }
@@ -44,6 +46,7 @@ impl Model {
             times: Times::new(now),
             controller: control.start(now),
             cap,
+            policing: Policing::default(),
             pause: Duration::ZERO,
         }
     }
@@ -51,18 +54,29 @@ impl Model {
     /// The delivery rate; zero when nothing is known.
     #[must_use]
     pub fn rate(&self) -> MeasuredRate {
-        MeasuredRate::new(self.controller.rate())
+        MeasuredRate::new(self.policed(self.controller.rate()))
+    }
+
+    /// What is known of a policer in the network.
+    #[must_use]
+    pub fn policing(&self) -> policing::State {
+        self.policing.state()
+    }
+
+    /// A rate, or what the network's policer lets pass where that is less.
+    fn policed(&self, rate: Rate) -> Rate {
+        self.policing.limit().map_or(rate, |limit| rate.min(limit))
     }
 
     /// The rate to reckon with; see [`Controller::expected_rate`].
     pub(super) fn expected_rate(&self) -> Rate {
-        self.controller.expected_rate(&self.times)
+        self.policed(self.controller.expected_rate(&self.times))
     }
 
     /// The highest rate of late, which a link that swings may carry again soon.
     #[must_use]
     pub fn peak_rate(&self) -> Rate {
-        self.controller.peak_rate().max(self.controller.rate())
+        self.policed(self.controller.peak_rate().max(self.controller.rate()))
     }
 
     /// What the path is expected to carry in two round trips: four times the rate to reckon with
@@ -95,13 +109,16 @@ impl Model {
     /// the last round than before.
     #[must_use]
     pub fn is_growing(&self) -> bool {
-        self.controller.is_growing()
+        self.controller.is_growing() && self.policing.limit().is_none()
     }
 
     /// What the controller does at present, in its own words.
     #[must_use]
     pub fn state(&self) -> &'static str {
-        self.controller.state()
+        match self.policing.limit() {
+            Some(_) => "policed",
+            None => self.controller.state(),
+        }
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
@@ -139,6 +156,10 @@ impl Model {
     #[must_use]
     pub fn pacing(&self) -> Option<Rate> {
         let paced = self.controller.pacing(&self.times);
+        let paced = match (paced, self.policing.limit()) {
+            (Some(paced), Some(limit)) => Some(paced.min(limit)),
+            (paced, limit) => paced.or(limit),
+        };
         match (
             paced.map(|rate| rate.max(LEAST)),
             self.cap.map(|cap| cap.max(LEAST)),
@@ -151,9 +172,17 @@ impl Model {
     /// Bytes that may be in flight.
     #[must_use]
     pub fn window(&self) -> u64 {
-        let window = self.controller.window(&self.times);
+        let window = self.controller.window(&self.times).min(self.policed_window());
         let kept = self.controller.rate().bytes_in(self.pause).0;
         window + kept.min(KEPT.saturating_sub(window))
+    }
+
+    /// Bytes in flight that a policer lets pass in a round trip and a half.
+    fn policed_window(&self) -> u64 {
+        self.policing.limit().map_or(u64::MAX, |limit| {
+            let time = self.times.round_trip() * 3 / 2 + BUSY_REPORT_DELAY;
+            limit.bytes_in(time).0.max(MIN_WINDOW)
+        })
     }
 
     /// Packets wait for so long before the path hands them over together, as an access point keeps
@@ -189,6 +218,14 @@ impl Model {
             self.times.keep_least(now);
         }
         self.times.on_report(&sample.delay, now);
+        let seen = policing::Seen {
+            bytes: sample.reported,
+            packets: u64::from(sample.delay.packets),
+            lost: sample.lost,
+            is_queued: is_busy,
+            round_trip: self.times.round_trip(),
+        };
+        self.policing.on_report(&seen, now);
         self.controller.on_report(sample, &mut self.times, now);
     }
 

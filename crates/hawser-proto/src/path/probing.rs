@@ -65,7 +65,16 @@ impl Path {
             State::Validating => self.since + VALIDATE_FOR,
             State::Dead => Instant::FAR_FUTURE,
         };
-        state.min(self.probe_due(session_used, now)).min(self.pmtu_due())
+        let due = self.probe_due(session_used, now).min(self.pmtu_due());
+        state.min(due).min(self.ecn_due())
+    }
+
+    fn ecn_due(&self) -> Instant {
+        if self.state == State::Active {
+            self.ecn.due()
+        } else {
+            Instant::FAR_FUTURE
+        }
     }
 
     fn pmtu_due(&self) -> Instant {
@@ -124,8 +133,20 @@ impl Path {
         if self.pmtu_due() <= now {
             let token = self.issue_token(now, false);
             if let Some(outer_len) = self.pmtu.poll(token, self.model.timeout(), now) {
-                return Some(Probe { token, outer_len });
+                return Some(Probe {
+                    token,
+                    outer_len,
+                    ect: false,
+                });
             }
+        }
+        if self.ecn_due() <= now {
+            self.ecn.on_probe(self.next_packet_number, now);
+            return Some(Probe {
+                token: self.issue_token(now, false),
+                outer_len: 0,
+                ect: true,
+            });
         }
         if self.probe_due(session_used, now) > now {
             return None;
@@ -151,6 +172,7 @@ impl Path {
         Some(Probe {
             token: self.issue_token(now, true),
             outer_len: 0,
+            ect: false,
         })
     }
 

@@ -5,6 +5,7 @@ use std::ops::Range;
 use hawser_units::{Instant, PathId};
 use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
 use hawser_wire::fragment::{FRAGMENT_LEN, Fragment};
+use hawser_wire::inner::Ecn;
 use hawser_wire::parity::{PARITY_LEN, Parity};
 
 use super::Seal;
@@ -83,6 +84,23 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
         match &self.transmit.body {
             Body::Packets { run, .. } => Some(run),
             Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+        }
+    }
+
+    /// The ECN bits of its outer packets; `inner`: those of the inner packet, if there is one.
+    ///
+    /// Source: RFC 6040 section 4.1, the normal mode where the path is known to treat them well,
+    /// else the compatibility mode.
+    #[must_use]
+    pub fn outer_ecn(&self, inner: Ecn) -> Ecn {
+        match &self.transmit.body {
+            Body::Packets { ect: true, .. } => inner,
+            Body::Probe(probe) if probe.ect => Ecn::Ect0,
+            Body::Packets { .. }
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => Ecn::NotEct,
         }
     }
 

@@ -47,6 +47,8 @@ pub struct Arrival<T, S> {
     pub udp_len: usize,
     /// Where it came from.
     pub source: S,
+    /// The ECN bits of its outer packet.
+    pub ecn: inner::Ecn,
     /// The handle of its body.
     pub item: T,
 }
@@ -266,6 +268,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             opened: Opened { outer, inner },
             udp_len,
             source,
+            ecn,
             item,
         } = arrival;
         let authentic = Authentic {
@@ -273,6 +276,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             inner,
             body: items.body(&item),
             udp_len,
+            ecn,
             item,
         };
         let (freshness, refused) = self.ingress.handle_packet(path, authentic, now, out);

@@ -2,7 +2,7 @@
 
 use hawser_units::{Duration, Instant, Net, PathId};
 use hawser_wire::data::{FRAMING, INNER_LEN, Inner, OUTER_LEN, Outer, TAG_LEN};
-use hawser_wire::inner::protocol;
+use hawser_wire::inner::{Ecn, protocol};
 use hawser_wire::offload::Offload;
 
 use super::keys::{MAX_FORGERIES, REKEY_AFTER, ReceivingKeys, Rekey, SMALL_PACKET, SendingKeys};
@@ -245,6 +245,7 @@ impl End {
             opened,
             udp_len: datagram.len(),
             source: from,
+            ecn: Ecn::NotEct,
             item: self.filed.0.len() - 1,
         };
         Ok(self.tunnel.handle_datagram(arrival, now, &mut self.filed))
@@ -421,6 +422,7 @@ fn an_address_is_told_until_it_is_taken_and_no_more_often_than_its_interval() {
                 opened,
                 udp_len: 100,
                 source: From(step % 2),
+                ecn: Ecn::NotEct,
                 item: filed.0.len() - 1,
             };
             receiving.handle_packet(arrival, now, &mut filed, &mut out);

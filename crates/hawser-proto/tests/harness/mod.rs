@@ -19,7 +19,7 @@ use hawser_proto::tunnel::{
 };
 use hawser_units::{Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, Kind, Outer};
-use hawser_wire::inner::protocol;
+use hawser_wire::inner::{Ecn, protocol};
 use hawser_wire::offload::Offload;
 
 use application::Application;
@@ -620,6 +620,7 @@ impl World {
             opened: datagram.opened,
             udp_len: datagram.udp_len,
             source: *self.ways.entry(path).or_default(),
+            ecn: Ecn::NotEct,
             item: datagram.label.unwrap_or(Datagram::NO_LABEL),
         };
         let taken = end

@@ -223,6 +223,7 @@ impl Node {
             inner: *inner,
             body,
             udp_len: body.len() + FRAMING,
+            ecn: hawser_wire::inner::Ecn::NotEct,
             item,
         };
         self.touch(inner, now);

@@ -92,6 +92,8 @@ struct Flight {
     /// Its bytes, where its receiver looks at them.
     body: Vec<u8>,
     udp_len: usize,
+    /// The ECN bits of its outer packet.
+    ecn: Ecn,
     packet: Option<Carried>,
 }
 
@@ -113,6 +115,7 @@ impl Flight {
                 .map_or(0, |context| index.saturating_sub(context) as u8);
             Carried { packet, back }
         });
+        let inner = packet.map_or(Ecn::NotCapable, |carried| carried.packet.ecn);
         Self {
             path: burst.path(),
             opened: Opened {
@@ -121,6 +124,7 @@ impl Flight {
             },
             body: Vec::new(),
             udp_len: datagram.udp_len(),
+            ecn: burst.outer_ecn(inner.into()).into(),
             packet,
         }
     }
@@ -456,6 +460,7 @@ impl Tunnel {
             source: Way {
                 port: outer.source_port,
             },
+            ecn: outer.ecn.into(),
             item: (flight.opened.inner, flight.packet.unwrap_or(nothing)),
         };
         let mut items = Arrived {
@@ -557,10 +562,7 @@ impl Tunnel {
             flow: flight
                 .packet
                 .map_or_else(Default::default, |carried| carried.packet.flow),
-            // RFC 6040 section 4.1.
-            ecn: flight
-                .packet
-                .map_or(Ecn::NotCapable, |carried| carried.packet.ecn),
+            ecn: flight.ecn,
             ..placeholder(flight.udp_len, context.now())
         };
         let number = self.flying.push(Box::new(flight), context.now());

@@ -38,7 +38,7 @@ const INITIAL_WINDOW: u64 = 10 * FULL_PACKET;
 /// Source: RFC 5681 section 3.1.
 pub(super) const GROWTH: f64 = 4.0;
 /// Packets that the window always holds: one on the wire, one behind it, one being reported.
-const MIN_WINDOW: u64 = 4 * FULL_PACKET;
+pub(super) const MIN_WINDOW: u64 = 4 * FULL_PACKET;
 /// The shortest round: on a short path reports are what is waited for.
 const MIN_ROUND: Duration = Duration::from_millis(2);
 
