@@ -12,8 +12,9 @@
 //! Beside such a flow, bulk waits for a path whose queue is longer than a part of the budget: what
 //! it has sent cannot be taken back when the path's rate falls.
 //!
-//! The last packet of a queue always goes: the model may be wrong, and nothing newer would arrive
-//! in its place.
+//! The last packet of a queue goes all the same: the model may be wrong, and nothing newer would
+//! arrive in its place. Where a program has declared how long its packets are of use
+//! ([`super::Declaration`]), that holds for each of them, from the moment it came in.
 
 use hawser_units::{Duration, InnerBytes, Instant};
 
@@ -85,7 +86,10 @@ impl<B: Copy> Egress<B> {
     /// Drops the head of a flow if it would come too late over every path in `views`; returns
     /// whether it did.
     pub(super) fn drop_late(&mut self, slot: u16, now: Instant) -> bool {
-        let late = self.flows.get(slot).is_some_and(|flow| self.is_late(flow, now));
+        let late = self
+            .flows
+            .get(slot)
+            .is_some_and(|flow| self.is_late(slot, flow, now));
         if late {
             let dropped = self.drop_packet(slot, now);
             self.counters.late += dropped;
@@ -94,20 +98,24 @@ impl<B: Copy> Egress<B> {
         late
     }
 
-    fn is_late(&self, flow: &Flow<B>, now: Instant) -> bool {
-        let (Some(budget), Some(head)) = (flow.budget(), flow.head()) else {
+    fn is_late(&self, slot: u16, flow: &Flow<B>, now: Instant) -> bool {
+        let Some(head) = flow.head().filter(|_| flow.unordered && !self.views.is_empty()) else {
             return false;
         };
         let is_last = flow.backlog() <= u64::from(head.cut.packet_len());
-        let age = now.since(head.since);
-        if is_last || self.views.is_empty() {
-            return false;
-        }
+        let useful_for = match (self.declared_deadline(slot, &flow.key), flow.budget()) {
+            (Some(deadline), _) => deadline,
+            (None, Some(budget)) if !is_last => self.least_delay() + budget,
+            _ => return false,
+        };
         let arrivals = self.views.iter().map(|view| view.arrival(now).since(now));
-        let earliest = arrivals.min().unwrap_or_default();
+        now.since(head.since) + arrivals.min().unwrap_or_default() > useful_for
+    }
+
+    /// The one-way delay of the nearest path, without a queue.
+    fn least_delay(&self) -> Duration {
         let nearest = nearest(in_use(&self.lanes).map(|(_, lane)| &lane.path));
-        let least = nearest.map_or(Duration::ZERO, |(path, _)| path.model().base_round_trip() / 2);
-        age + earliest > least + budget
+        nearest.map_or(Duration::ZERO, |(path, _)| path.model().base_round_trip() / 2)
     }
 }
 

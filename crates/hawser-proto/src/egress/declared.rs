@@ -307,6 +307,13 @@ impl<B: Copy> Egress<B> {
         self.declared.holds(slot, &flow.key, len, now)
     }
 
+    /// How long packets of a flow are of use, where its program has declared it.
+    pub(super) fn declared_deadline(&self, slot: u16, key: &FlowKey) -> Option<Duration> {
+        let mut entries = self.declared.entries.iter();
+        let entry = entries.find(|entry| entry.is_of(slot, key))?;
+        entry.declaration.need.deadline
+    }
+
     /// Takes note of bytes that a flow has sent: what keeps to its declaration is no part of its
     /// share.
     pub(super) fn account_declared(&mut self, slot: u16, bytes: u64, now: Instant) {
