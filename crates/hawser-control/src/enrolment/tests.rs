@@ -126,7 +126,7 @@ fn a_damaged_file_is_named_and_keeps_its_own_client_out() {
 fn the_address_of_a_client_that_was_revoked_is_not_given_to_the_next() {
     let (dir, mut store) = store(29);
     let now = SystemTime::now();
-    let mut address = |store: &mut ClientStore, name: &str| {
+    let address = |store: &mut ClientStore, name: &str| {
         store.invite(name, WEEK, now).unwrap();
         store.by_name(name).unwrap().inner_v4.octets()[3]
     };
