@@ -1,4 +1,4 @@
-//! What may begin connections from the tunnel to this machine and through it.
+//! Rules for connections that begin in the tunnel, to this machine and through it.
 //!
 //! The rules stand before the tunnel's interface is up, and longer than it: they are undone with
 //! the rest when the client ends.

@@ -41,7 +41,7 @@ pub struct ClientConfig {
     /// added it. Otherwise only subnets of the machine's own and an administrator's static routes
     /// to private networks do; with `kill_switch` nothing does.
     pub local: Vec<AnyNet>,
-    /// What may begin connections from the tunnel to this machine.
+    /// Connections from the tunnel to this machine that may begin.
     pub inbound: Inbound,
     /// Whether this machine forwards for others, and behind which interfaces they are.
     pub forward: Forward,

@@ -72,7 +72,7 @@ pub struct HubConfig {
     /// processors unless set.
     #[serde(default)]
     pub thread_pairs: Option<ThreadPairs>,
-    /// What SIGTERM does where no service manager has started the hub.
+    /// Effect of SIGTERM where no service manager has started the hub.
     #[serde(default)]
     pub when_stopped: WhenStopped,
     /// Where Prometheus may ask; off when absent.

@@ -55,16 +55,16 @@ from_text!(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HubService(pub Service);
 
-/// What may begin connections from the tunnel to this machine's own services.
+/// Connections from the tunnel that a client lets in.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(from = "InboundValue")]
 pub enum Inbound {
-    /// Nothing.
+    /// Answers and echo requests alone.
     #[default]
     Closed,
-    /// Everything that the hub lets through, also into networks behind this machine.
+    /// Any connection that the hub lets through, also into networks behind this machine.
     Open,
-    /// What goes to these services.
+    /// Connections to these services.
     Services(Vec<HubService>),
 }
 

@@ -20,8 +20,8 @@ pub struct StoreConfig {
     pub url: StoreUrl,
     /// Who signed the certificate that it shows, a file of PEM.
     pub ca: Option<PathBuf>,
-    /// How long a hub serves the clients that it knows while the database does not answer: who was
-    /// revoked at another hub meanwhile is among them.
+    /// Time for which a hub serves known clients while the database does not answer: clients that
+    /// were revoked at another hub meanwhile are among them.
     pub stale: Span,
 }
 
@@ -34,13 +34,14 @@ struct StoreTable {
     stale: Span,
 }
 
-/// Restarts and fail-overs of a database take seconds to minutes; an operator who has revoked a
-/// client waits no longer than for a coffee.
+/// Default of `stale`: restarts and fail-overs of a database take seconds to minutes, and a client
+/// that was revoked elsewhere is served no longer than this.
 fn default_stale() -> Span {
     Span(Duration::from_secs(15 * 60))
 }
 
-/// Two attempts at a database that does not answer take 5 s each, and a fail-over some seconds more.
+/// Shortest `stale`. Source: two attempts at a database that does not answer take 5 s each
+/// (`TIMEOUT` of the store), and a fail-over takes longer.
 const SHORTEST_STALE: Duration = Duration::from_secs(30);
 
 impl StoreConfig {

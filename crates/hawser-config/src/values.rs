@@ -466,17 +466,17 @@ pub enum WhenEnded {
     Open,
 }
 
-/// What a hub does when it gets SIGTERM and no service manager has started it.
+/// Reaction of a hub to SIGTERM when no service manager has started it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WhenStopped {
-    /// As `keep` for the first process of a container whose run directory is a volume, else as
-    /// `end`.
+    /// Acts as `keep` for the first process of a container whose run directory is a volume, else
+    /// as `end`.
     #[default]
     Auto,
     /// Leaves its sessions to the process that is started next.
     Keep,
-    /// Ends its sessions and undoes what it has set up.
+    /// Ends its sessions and undoes its changes to the system.
     End,
 }
 

@@ -513,14 +513,14 @@ impl SharedStore {
         self.fleet.as_ref().map_or(0, Fleet::generation)
     }
 
-    /// Whether the database of a fleet has not answered for so long that nobody may be served: who
-    /// has been revoked at another hub could be among the clients.
+    /// Returns whether the database of a fleet has been silent for longer than its `stale` permits:
+    /// clients that were revoked at another hub could be among those that are known.
     #[must_use]
     pub fn is_expired(&self) -> bool {
         self.fleet.as_ref().is_some_and(Fleet::is_expired)
     }
 
-    /// What an operator is to know of the database of a fleet, while it does not answer.
+    /// Describes for an operator that the database of a fleet does not answer.
     #[must_use]
     pub fn trouble(&self) -> Option<String> {
         self.fleet.as_ref().and_then(Fleet::notice)
@@ -573,7 +573,8 @@ impl SharedStore {
 
     /// Who the key belongs to, by what is enrolled now; with a token, the invitation is used first.
     /// A stale token of one that is enrolled harms nothing. `is_resuming` says that the key has a
-    /// session here: that one goes on while a database does not answer, for as long as `stale` says.
+    /// session here: while a database does not answer, that one goes on for as long as `stale`
+    /// says.
     ///
     /// # Errors
     /// The refusal to send; [`Refusal::Busy`] when the storage cannot say.

@@ -103,10 +103,10 @@ impl Inherited {
                 ..Self::default()
             };
         }
-        Self::take_kept((interface, mtu), listen, pairs)
+        Self::from_manager((interface, mtu), listen, pairs)
     }
 
-    fn take_kept((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32) -> Self {
+    fn from_manager((interface, mtu): (&str, u16), listen: SocketAddr, pairs: u32) -> Self {
         let mut inherited = Self::default();
         let (mut queues, mut sockets) = (BTreeMap::new(), BTreeMap::new());
         let mut names = Vec::new();

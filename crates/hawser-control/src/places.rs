@@ -43,9 +43,9 @@ struct Counts {
     turned_away: u64,
     /// Paths of clients are announced here, so each connection that stays is some client's.
     has_claims: bool,
-    /// By the address on loopback: the session whose path was there last.
+    /// Session whose path was there last, by the address on loopback.
     owners: BTreeMap<SocketAddr, u64>,
-    /// By session: its connections, the ones that were claimed last at the end.
+    /// Connections by session; the ones that were claimed last stand at the end.
     of_client: BTreeMap<u64, VecDeque<SocketAddr>>,
     /// Connections that exceed the bound of their client, and how many there ever were.
     excess: BTreeSet<SocketAddr>,
@@ -116,8 +116,8 @@ impl Places {
         })
     }
 
-    /// Where the paths of clients are: session and address of each. A client keeps the
-    /// [`OF_CLIENT`] connections where its paths were last; the others end.
+    /// Takes in the paths of clients: session and address of each. A client keeps the [`OF_CLIENT`]
+    /// connections where its paths were last; the others end.
     pub fn claim(&self, paths: impl IntoIterator<Item = (u64, SocketAddr)>) {
         let mut counts = self.lock();
         counts.has_claims = true;
@@ -126,7 +126,7 @@ impl Places {
         }
     }
 
-    /// How many connections of clients were ended because their client had too many.
+    /// Count of connections that were ended because their client had too many.
     pub(crate) fn crowded(&self) -> u64 {
         self.lock().crowded
     }
@@ -159,7 +159,8 @@ impl Place {
         self.shown = Some(local);
     }
 
-    /// Whether it is some client's, as far as paths are announced ([`Places::claim`]).
+    /// Returns whether the connection belongs to a client, as far as paths are announced
+    /// ([`Places::claim`]).
     pub(crate) fn is_claimed(&self) -> bool {
         let counts = self.places.lock();
         let is_owned = |shown: SocketAddr| counts.owners.contains_key(&shown);
@@ -190,7 +191,7 @@ impl Place {
 }
 
 impl Counts {
-    /// The network of IPv6 that a site gets has no more strangers than four of its subnets may have.
+    /// Returns whether the IPv6 network of a site has all the strangers that it may have.
     fn is_site_full(&self, source: IpAddr) -> bool {
         let IpAddr::V6(address) = source else {
             return false;
@@ -279,9 +280,11 @@ const OF_ONE: usize = 32;
 /// of 8,192 are enough for the clients behind a carrier's address, and eight such sources leave
 /// half of the places to others.
 const SOURCES: usize = 16;
-/// Connections of one client: two for each path, while a path moves from one to the next.
+/// Connections of one client. Source: two for each path (`MAX_PATHS`), while a path moves from one
+/// to the next.
 pub(crate) const OF_CLIENT: usize = 2 * MAX_PATHS;
-/// Strangers' connections of one site of IPv6: a quarter of all.
+/// Strangers' connections of one site of IPv6. Source: a quarter of all (`STRANGERS`), so four
+/// sites are needed to keep the others out.
 const OF_SITE: usize = STRANGERS / 4;
 /// Prefix length of what a site gets (RFC 6177 section 2).
 const SITE: u8 = 48;

@@ -27,7 +27,7 @@ impl Signals {
         while self.next().await {}
     }
 
-    /// Whether the signal to end came from a person's keyboard.
+    /// Returns whether the signal to end came from a person's keyboard.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.is_interrupted

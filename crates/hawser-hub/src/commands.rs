@@ -220,33 +220,32 @@ pub fn invite(dir: &Path, name: &str, lifetime: Duration) -> anyhow::Result<Invi
 }
 
 /// Takes a client's enrolment back: through the hub when it runs, so that it has taken effect when
-/// this returns, at every hub of a fleet.
+/// this returns, at every hub of a fleet that has confirmed. Returns the hubs that have not.
 ///
 /// # Errors
 /// No such client, or the disk refuses. Or the hub runs and does not say that the client's session
-/// is over, or another hub of the fleet does not: the enrolment is taken back all the same, and the
-/// message says what is not known.
-pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<()> {
+/// is over, or the hubs of the fleet cannot be asked: the enrolment is taken back all the same, and
+/// the message says what is not known.
+pub fn revoke(dir: &Path, name: &str) -> anyhow::Result<Vec<Unconfirmed>> {
     take_back(dir, name)?;
     let config = load(dir)?;
-    let Some(store) = &config.store else { return Ok(()) };
-    // A hub that does not run serves nobody.
+    let Some(store) = &config.store else {
+        return Ok(Vec::new());
+    };
+    // A hub that does not run serves no client.
     let is_down = matches!(run_dir::hub_of(dir), Ok(None));
     let own = is_down.then(|| Identity::load_or_create(&dir.join(KEY)));
     let own = own.transpose()?.map(|identity| identity.hash());
-    let silent = unconfirmed_hubs(store, own, CONFIRMATION).with_context(|| {
+    unconfirmed_hubs(store, own, CONFIRMATION).with_context(|| {
         format!(
             "{name} is not enrolled any more, but it is not known whether all hubs have ended its session"
         )
-    })?;
-    if silent.is_empty() {
-        return Ok(());
-    }
-    bail!("{}", not_confirmed(name, &silent))
+    })
 }
 
-/// What an operator is to know of hubs that have not confirmed a revocation.
-fn not_confirmed(name: &str, hubs: &[Unconfirmed]) -> String {
+/// Message for an operator about hubs that have not confirmed a revocation.
+#[must_use]
+pub fn not_confirmed(name: &str, hubs: &[Unconfirmed]) -> String {
     let each = |hub: &Unconfirmed| {
         let (at, silent) = (hub.endpoints.join(" "), hub.silent.as_secs());
         match hub.until {
@@ -325,8 +324,9 @@ fn random_ula() -> Net6 {
     Net6(Ipv6Addr::from(octets), 64)
 }
 
-/// How long a revocation waits for the hubs of a fleet: each reads the database five times a second
-/// and confirms at its next look, so one that has not done so after this time does not reach it.
+/// Time for which a revocation waits for the hubs of a fleet. Source: each reads the database five
+/// times a second and confirms 0.5 s later, so a hub that has not done so after ten times as long
+/// does not reach the database.
 const CONFIRMATION: Duration = Duration::from_secs(5);
 const DEFAULT_POOL: &str = "100.96.0.0/16";
 

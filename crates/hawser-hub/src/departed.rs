@@ -1,8 +1,8 @@
-//! What the kernel still knows of clients that are not enrolled any more.
+//! Connections of clients that are not enrolled any more, in the kernel's table.
 //!
 //! The addresses of a revoked client are given to another one some day. Connections of the first
-//! that the kernel tracks would let answers through to the second, past the rule that nobody behind
-//! the hub begins a connection to a client.
+//! that the kernel tracks would let answers through to the second, past the rule that no host
+//! behind the hub begins a connection to a client.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use hawser_config::identity::KeyHash;
 use hawser_control::enrolment::{Client, SharedStore};
 use hawser_linux::conntrack;
 
-/// Which client has which address, as it was seen last.
+/// Owners of addresses, as they were seen last.
 #[derive(Debug, Default)]
 pub(super) struct Departed {
     owners: BTreeMap<IpAddr, (String, KeyHash)>,

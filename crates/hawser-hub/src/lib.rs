@@ -78,7 +78,9 @@ use parting::Parting;
 use reach::{Leading, Reach, client_policy};
 
 pub use accounts::{to_csv, usage};
-pub use commands::{HubInit, WaysIn, connected, drain, init, invite, list, migrate, revoke, ways_in};
+pub use commands::{
+    HubInit, WaysIn, connected, drain, init, invite, list, migrate, not_confirmed, revoke, ways_in,
+};
 pub use limits::{limit, with_limits};
 pub use reach::{forward, subnet};
 pub use spread::Spread;

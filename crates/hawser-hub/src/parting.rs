@@ -1,4 +1,4 @@
-//! Whether a hub that is asked to end leaves its sessions to a successor.
+//! Decision whether a hub that is asked to end leaves its sessions to a successor.
 //!
 //! ```text
 //!   signal -- service manager? --yes--> does it stop the unit for good? --yes--> end
@@ -16,14 +16,14 @@ use std::path::Path;
 use hawser_config::WhenStopped;
 use hawser_linux::service;
 
-/// How a hub ends.
+/// End of a hub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parting {
-    /// Clients are told, and everything is undone.
+    /// Clients are notified, and all changes are undone.
     End,
     /// The service manager starts a successor, and keeps what it needs.
     ToManager,
-    /// Somebody starts a successor, which finds the sessions in the run directory.
+    /// The successor, whoever starts it, finds the sessions in the run directory.
     ToRunDir,
 }
 
@@ -59,7 +59,7 @@ impl Parting {
     }
 }
 
-/// Whether this is the first process of its container, or the one that its init has started.
+/// Returns whether this is the first process of its container, or a child of the container's init.
 fn is_first_process() -> bool {
     if std::process::id() == 1 {
         return true;
@@ -68,7 +68,7 @@ fn is_first_process() -> bool {
     std::os::unix::process::parent_id() == 1 && INITS.contains(&init.trim())
 }
 
-/// Whether a directory is a mount of its own: what is in it outlives the container.
+/// Returns whether a directory is a mount of its own, so that its files outlive the container.
 fn is_mounted(directory: &Path) -> bool {
     let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev()).ok();
     let parent = directory.parent().and_then(device);

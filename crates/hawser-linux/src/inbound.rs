@@ -1,5 +1,4 @@
-//! What may begin connections from the tunnel into this machine, and through it: the nftables rules
-//! of a client.
+//! Rules of nftables for connections that begin in the tunnel, into a client and through it.
 //!
 //! The hub, and whoever the hub lets through, stands at the other end of the tunnel. Without these
 //! rules they reach each program of the machine that listens on all addresses, and where the
@@ -11,8 +10,8 @@
 //!                                      named
 //! ```
 //!
-//! The table only takes away: whatever another table drops stays dropped. ICMP errors of connections
-//! that the machine has begun are `related`, and pass.
+//! The table only takes away: packets that another table drops stay dropped. ICMP errors about
+//! connections that the machine has begun are `related`, and pass.
 
 use std::fmt::Write as _;
 
@@ -24,7 +23,7 @@ use crate::nft::family;
 /// The name of the table.
 pub const INBOUND_TABLE: &str = "hawser_inbound";
 
-/// What may come in from the tunnel beside answers.
+/// Connections from the tunnel that a client lets in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Inbound {
     /// The interface of the tunnel.
@@ -38,7 +37,7 @@ pub struct Inbound {
 }
 
 impl Inbound {
-    /// What stands between the braces of the table.
+    /// Returns the text between the braces of the table.
     ///
     /// The priority is behind that of other filters, so these rules see what others have accepted.
     #[must_use]
@@ -78,7 +77,7 @@ chain forward {{
     }
 }
 
-/// Matches the connections that were begun towards a service, whatever became of the destination.
+/// Matches the connections that were begun towards a service, before any translation.
 fn original(service: Service) -> String {
     match service {
         Service::All => "meta l4proto { tcp, udp }".to_owned(),

@@ -43,7 +43,7 @@ const PARTS: client::Parts = client::Parts {
 pub(crate) struct UpArgs {
     /// The line that `hawser hub invite NAME` printed on the hub; - reads it from standard input,
     /// @FILE from a file. Where it is needed and not given, a terminal is asked for it, and so
-    /// nobody else can read it.
+    /// other users cannot read it.
     #[arg(conflicts_with = "direct")]
     invitation: Option<Secret>,
     /// Uses no hub: each connection travels over one network, with that network's address.

@@ -13,7 +13,7 @@ use hawser_control::enrolment::{MonthSum, Standing, Subnet};
 use hawser_host::run_dir::Role;
 use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
 use hawser_linux::confine::Duty;
-use hawser_terminal::{columns, say, show};
+use hawser_terminal::{columns, complain, say, show};
 use hawser_units::Service;
 use serde_json::{Value, json};
 
@@ -266,12 +266,17 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             }
         }
         HubCommand::Revoke(args) => {
-            hub::revoke(&args.places.dir, &args.name)?;
+            let silent = hub::revoke(&args.places.dir, &args.name)?;
+            let hubs: Vec<_> = silent.iter().map(|hub| hub.endpoints.join(" ")).collect();
             print(
                 args.json,
-                || json!({ "version": 1, "revoked": args.name }),
+                || json!({ "version": 1, "revoked": args.name, "unconfirmed": hubs }),
                 &format!("{} is revoked", args.name),
             )?;
+            if !silent.is_empty() {
+                let warning = hub::not_confirmed(&args.name, &silent);
+                complain(format_args!("warning: {warning}"));
+            }
         }
         HubCommand::Drain(args) => drain(&args)?,
         HubCommand::Forward(args) => forward(&args)?,

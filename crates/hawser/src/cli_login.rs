@@ -24,7 +24,8 @@ use crate::runtime::runtime;
 ///
 /// The browser's connections and names take that network, past the tunnel and a closed kill switch;
 /// nothing else of the machine does. It runs with the rights of the user who called sudo, with a
-/// profile that is deleted afterwards; what it has started ends with it. `hawser status` says which networks have such a page.
+/// profile that is deleted afterwards; its child processes end with it. `hawser status` says which
+/// networks have such a page.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LoginArgs {
     /// The network (interface); needed only where several have a login page.

@@ -81,12 +81,12 @@ pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     Ok(code_of(ended))
 }
 
-/// What becomes of processes that the program leaves behind when it ends.
+/// Fate of processes that the program leaves behind when it ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Left {
-    /// They go on, with the mark.
+    /// The processes go on, with the mark.
     Stays,
-    /// They end with it: the mark leads past a kill switch.
+    /// The processes end with the program: the mark passes a kill switch.
     Ends,
 }
 

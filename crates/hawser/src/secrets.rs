@@ -13,14 +13,14 @@ use anyhow::Context;
 use hawser_config::invitation::Invitation;
 use hawser_terminal::complain;
 
-/// Where a command line says that a secret is.
+/// Source of a secret, as a command line names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Secret {
-    /// On the command line itself.
+    /// Text on the command line itself.
     Written(String),
-    /// `-`: on standard input; a terminal is asked for it.
+    /// `-`: standard input; a terminal is asked for it.
     Input,
-    /// `@FILE`: in a file.
+    /// `@FILE`: a file.
     File(PathBuf),
 }
 

@@ -1,9 +1,9 @@
-//! Whether every hub of a fleet has carried out a change.
+//! Confirmation that every hub of a fleet has carried out a change.
 //!
 //! A hub writes the number of the change that its sessions were held against into the database,
 //! whenever that changes and once a second. One that cannot reach the database serves the clients
 //! that it knows for as long as its `stale` says, and then ends all sessions: so a hub that has
-//! been silent for longer serves nobody.
+//! been silent for longer serves no client.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use super::database::{Database, Member};
 /// A hub of which it is not known whether it has carried out the last change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unconfirmed {
-    /// Where it is reached.
+    /// Endpoints of the hub.
     pub endpoints: Vec<String>,
-    /// How long ago it announced itself.
+    /// Time since the hub announced itself.
     pub silent: Duration,
     /// Time after which it has ended all its sessions if the database stays out of its reach; none
     /// of a version that serves without a limit.
@@ -25,7 +25,8 @@ pub struct Unconfirmed {
 }
 
 /// Waits until the hubs of a fleet have carried out what was changed before this call, at most for
-/// `within`; `except` names a hub that is known not to run. Returns those that have not confirmed.
+/// `within`, and not for hubs that do not announce themselves any more; `except` names a hub that
+/// is known not to run. Returns those that have not confirmed.
 ///
 /// # Errors
 /// The database cannot be reached.
@@ -41,15 +42,15 @@ pub fn unconfirmed_hubs(
         let mut members = database.meet(None)?;
         let elapsed = asked.elapsed();
         members.retain(|hub| Some(hub.key) != except && !has_confirmed(hub, change, elapsed));
-        if members.is_empty() || elapsed >= within {
+        if members.iter().all(|hub| hub.seen > MARGIN) || elapsed >= within {
             return Ok(members.into_iter().map(unconfirmed).collect());
         }
         std::thread::sleep(BETWEEN_QUESTIONS);
     }
 }
 
-/// Returns whether a hub has carried out the change, or serves nobody any more. What a hub wrote
-/// before the question counts for nothing: a standby that was promoted may number changes anew.
+/// Returns whether a hub has carried out the change, or serves no client any more. An entry from
+/// before the question does not count: a standby that was promoted may repeat numbers of changes.
 fn has_confirmed(hub: &Member, change: i64, since_asked: Duration) -> bool {
     let has_expired = hub.stale.is_some_and(|stale| hub.seen > stale + MARGIN);
     let has_applied = hub.applied.is_some_and(|applied| applied >= change);
@@ -64,11 +65,12 @@ fn unconfirmed(hub: Member) -> Unconfirmed {
     }
 }
 
-/// Between two questions to the database: a hub needs up to 0.5 s to notice a change and to confirm
-/// it.
+/// Interval of questions to the database. Source: a fifth of the 0.5 s that a hub needs at most to
+/// notice a change and to confirm it.
 const BETWEEN_QUESTIONS: Duration = Duration::from_millis(100);
-/// A hub reads the database after it has announced itself, for up to a second, and takes up to 5 s
-/// to notice that the database does not answer.
+/// Time by which a hub may serve longer than its `stale` after its last announcement. Source: it
+/// reads the database for up to 1 s after announcing itself, and notices after up to 5 s that the
+/// database does not answer.
 const MARGIN: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -84,20 +84,20 @@ pub(super) struct Member {
     pub(super) seen: Duration,
     /// The change that its sessions were held against last; none of older versions.
     pub(super) applied: Option<i64>,
-    /// How long it serves the clients that it knows without the database; none of older versions.
+    /// Time for which the hub serves known clients without the database; none of older versions.
     pub(super) stale: Option<Duration>,
 }
 
-/// What a hub announces of itself.
+/// Announcement of a hub to the others.
 #[derive(Clone, Debug)]
 pub(super) struct Presence {
-    /// Its key.
+    /// The hub's key.
     pub(super) key: KeyHash,
-    /// Where it is reached.
+    /// The hub's endpoints.
     pub(super) endpoints: Vec<String>,
     /// The change that its sessions were held against last.
     pub(super) applied: i64,
-    /// How long it serves clients without the database.
+    /// Time for which the hub serves clients without the database.
     pub(super) stale: Duration,
 }
 
@@ -496,7 +496,7 @@ async fn freed(transaction: &Transaction<'_>) -> Result<Freed, Fault> {
     Ok(found)
 }
 
-/// Remembers that the address of a client becomes free now, and forgets what was long ago.
+/// Remembers that the address of a client becomes free now, and forgets old entries.
 async fn free(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);

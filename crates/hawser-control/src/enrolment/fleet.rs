@@ -32,7 +32,7 @@ struct State {
     trouble: Option<String>,
     own: KeyHash,
     endpoints: Vec<String>,
-    /// How long clients are served without the database.
+    /// Time for which clients are served without the database.
     stale: Duration,
     /// The change that the sessions of this hub were held against last.
     applied: i64,
@@ -187,13 +187,13 @@ impl Fleet {
         self.state().read_at.elapsed() > STALE
     }
 
-    /// Whether the database has not answered for so long that nobody may be served any more.
+    /// Returns whether the database has been silent for longer than `stale` permits.
     pub(super) fn is_expired(&self) -> bool {
         let state = self.state();
         state.read_at.elapsed() >= state.stale
     }
 
-    /// What an operator is to know while the database does not answer.
+    /// Describes the failure for an operator while the database does not answer.
     pub(super) fn notice(&self) -> Option<String> {
         let state = self.state();
         state.trouble.as_ref()?;

@@ -20,13 +20,13 @@ pub(super) struct Known {
     pub(super) freed: Freed,
 }
 
-/// Addresses that somebody had, by when they were freed.
+/// Addresses of removed clients, with the time of the removal.
 pub(super) type Freed = BTreeMap<Ipv4Addr, SystemTime>;
 
-/// How long the addresses of a client that was removed are given to nobody else while there are
-/// others: what others still send to it, and what they know of it by its address, must not reach a
-/// stranger. The longest that resolvers usually keep a name, and more than connections without a
-/// sign of life last at most servers.
+/// Time for which the addresses of a removed client stay unused while the pool has others: packets
+/// that others still send there must not reach another client. Source: resolvers keep a name for a
+/// day at most, as a rule (RFC 1035 section 3.2.1 leaves it to the zone), and most servers end
+/// connections without a sign of life sooner.
 pub(super) const QUARANTINE: Duration = Duration::from_secs(86_400);
 
 impl Known {

@@ -21,7 +21,7 @@ use zeroize::Zeroizing;
 
 use super::{HubSessionCheckpoint, MAX_LEN, VERSION};
 
-/// What the file holds.
+/// Content of the file.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     version: u32,
@@ -94,7 +94,7 @@ pub(super) fn take(run_dir: &Path, now: &Moment) -> anyhow::Result<Vec<HubSessio
     };
     let mut text = Zeroizing::new(Vec::new());
     let read = (&file).take(MAX_LEN).read_to_end(&mut text);
-    // First of all nobody else may use it.
+    // First of all no other process may use it.
     erase(&mut file, &path).with_context(|| format!("cannot remove {}", path.display()))?;
     read?;
     let saved: Saved = serde_json::from_slice(&text).context("damaged")?;
@@ -125,7 +125,8 @@ fn path(run_dir: &Path) -> PathBuf {
     run_dir.join("sessions")
 }
 
-/// How long clients keep a session without a hub.
+/// Age up to which a file is used. Source: `ABSENCE` in hub/core.rs, the time for which a hub keeps
+/// the session of an absent client.
 const GOOD_FOR: Duration = Duration::from_secs(300);
 const NO_FOLLOW: i32 = hawser_linux::process::NO_FOLLOW;
 

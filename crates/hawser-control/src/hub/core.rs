@@ -451,7 +451,7 @@ impl Core {
         self.lead_subnets();
     }
 
-    /// Ends all sessions, because nobody knows any more who has been revoked. Clients go to other
+    /// Ends all sessions, because the list of clients is too old to trust. Clients go to other
     /// hubs, or come back when the database does.
     fn end_unverified(&mut self) {
         if self.sessions.is_empty() {

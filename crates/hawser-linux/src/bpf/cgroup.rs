@@ -76,7 +76,7 @@ impl MarkedGroup {
             process::terminate(program);
         }
         while !self.programs().is_empty() && begun.elapsed() < ENDS {
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(POLL_INTERVAL);
         }
         // Also those that have begun meanwhile. `cgroup.kill` is there since Linux 5.14.
         if !self.programs().is_empty() && fs::write(self.path.join("cgroup.kill"), "1").is_err() {
@@ -84,7 +84,7 @@ impl MarkedGroup {
         }
         // The group can be removed once its last process has been waited for.
         while !self.programs().is_empty() && begun.elapsed() < 2 * ENDS {
-            std::thread::sleep(BETWEEN_LOOKS);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -124,9 +124,10 @@ fn program(mark: u32, device: Option<u32>) -> Vec<u64> {
     code.finish()
 }
 
-/// Time for programs that are asked to end: a browser writes its profile.
+/// Time for programs that are asked to end. Source: a browser writes its profile, which takes less
+/// than a second.
 const ENDS: Duration = Duration::from_secs(2);
-/// Between two looks at who is left.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+/// Poll interval for programs that are left. Source: a hundredth of [`ENDS`].
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// `bound_dev_if` of `struct bpf_sock`.
 const BOUND_DEVICE: i16 = 0;

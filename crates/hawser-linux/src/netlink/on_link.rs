@@ -1,7 +1,7 @@
 //! Destinations on the machine's own links: what it reaches without a router.
 //!
-//! A daemon that sends for somebody else refuses these destinations. Public addresses do not make a
-//! host of the machine's own link a host of the Internet: with IPv6 every neighbour has one.
+//! A daemon that sends for other machines refuses these destinations. Public addresses do not make
+//! a host of the machine's own link a host of the Internet: with IPv6 every neighbour has one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

@@ -91,7 +91,7 @@ fn interfaces() -> Vec<String> {
         .collect()
 }
 
-/// What comes out of the tunnel is another table's matter (`inbound.rs`): it leads nothing past it.
+/// Another table (`inbound.rs`) filters packets that come out of the tunnel.
 ///
 /// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get and
 /// keep an address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked packets.

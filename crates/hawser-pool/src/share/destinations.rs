@@ -7,8 +7,8 @@ use hawser_units::{Net, is_private};
 /// Decides to which hubs takers may send: to those at public addresses beyond the giver's links,
 /// and to those that the configuration names.
 ///
-/// So nobody reaches the giver, its neighbours on a link or its local networks through it. The
-/// prefixes of a link count whatever their addresses are: with IPv6 every neighbour on a link has a
+/// So takers do not reach the giver, its neighbours on a link or its local networks through it. The
+/// prefixes of a link count also where they are public: with IPv6 every neighbour on a link has a
 /// public address.
 #[derive(Debug)]
 pub(super) struct Destinations {

@@ -270,7 +270,7 @@ impl Share {
         }
     }
 
-    /// Ends at once what leads to a host of a link that the machine has now.
+    /// Ends relays to hosts of a link that the machine has now.
     fn on_links(&mut self, on_link: Vec<Net>) {
         self.destinations.handle_links(on_link);
         let all: Vec<u64> = self.guests.keys().copied().collect();

@@ -248,12 +248,19 @@ fn what_another_program_changes_on_a_client_is_restored() {
         world.wait(&format!("through after {change}"), World::ping_hub);
     });
     client.signal("-TERM");
-    // What another program has set since is its own.
+    // What another program has set since is its own, and what it has flushed: tables of others.
     let without = |text: &str| {
-        let lines = text.lines().filter(|line| !line.contains("rp_filter"));
+        let (near, nft) = text.split_once("nft list ruleset").expect("the rules");
+        let settings = nft.lines().filter(|line| line.starts_with("net."));
+        let lines = near
+            .lines()
+            .chain(settings)
+            .filter(|line| !line.contains("rp_filter"));
         lines.collect::<Vec<_>>().join("\n")
     };
-    assert_eq!(without(&world.system("c")), without(&before));
+    let after = world.system("c");
+    assert_eq!(without(&after), without(&before));
+    assert!(!after.contains("hawser"), "{after}");
 }
 
 /// One layer of the kill switch holds while the other is gone.

@@ -546,7 +546,7 @@ async fn a_change_is_confirmed_when_every_hub_has_carried_it_out() {
     );
     tokio::task::block_in_place(|| elsewhere.invite("alice", WEEK, SystemTime::now()).unwrap());
     // The first hub holds its sessions against what it reads, and the second does not.
-    let holds = tokio::spawn(async move {
+    let holds = hawser_linux::tasks::spawn(async move {
         loop {
             let change = first.refreshed().unwrap().change_number();
             first.confirm(change);
