@@ -1,16 +1,17 @@
-//! Networks over which the hub does not answer by UDP: TLS on TCP beside, for as long as that is
-//! so.
+//! Networks over which the hub does not answer by UDP, or that police UDP: TLS on TCP beside, for
+//! as long as that is so.
 //!
 //! A network in need gets a second path to the hub, whose socket leads to a relay on loopback
 //! (`over_tls`). The path over UDP stays and is probed on, so the tunnel itself sees when UDP works
-//! again, and no packet is lost by the change in either direction.
+//! again, and no packet is lost by the change in either direction. Where UDP is policed, both paths
+//! carry packets: UDP what the policer lets pass, TLS the bulk.
 //!
 //! ```text
-//!            silent for 1 s                 connected
-//!   UDP ----------------------> dialing ---------------> both paths (UDP is silent)
+//!    silent for 1 s, policed, or always       connected
+//!   UDP ----------------------> dialing ---------------> both paths (UDP is silent or policed)
 //!    ^                             |                          |
 //!    +-----------------------------+--------------------------+
-//!            heard over UDP for 1.5 s, and the control channel has moved there
+//!       heard over UDP for 1.5 s and not policed for 60 s, and the control channel has moved there
 //! ```
 
 use std::collections::BTreeMap;
@@ -32,7 +33,7 @@ use super::Client;
 /// All networks in need, and what is known of the others.
 pub(super) struct Fallback {
     relays: Option<EventThread>,
-    judges: BTreeMap<NetworkId, Judge>,
+    needs: BTreeMap<NetworkId, Needs>,
     beside: BTreeMap<NetworkId, Beside>,
     next: u64,
     news: mpsc::UnboundedSender<(u64, Way)>,
@@ -51,6 +52,38 @@ struct Beside {
     twin: Option<NetworkId>,
     /// UDP works again, since then.
     leaving: Option<Instant>,
+    cause: Cause,
+}
+
+/// Why a network needs TLS on TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The hub does not answer by UDP.
+    Blocked,
+    /// The network drops what exceeds a rate of UDP.
+    Policed,
+    /// `[tls] use = "always"`.
+    Configured,
+}
+
+impl Cause {
+    /// The cause in status and logs.
+    fn words(self) -> &'static str {
+        match self {
+            Self::Blocked => "UDP is blocked",
+            Self::Policed => "UDP is policed",
+            Self::Configured => "always, as configured",
+        }
+    }
+
+    /// What was seen of UDP.
+    fn seen(self) -> &'static str {
+        match self {
+            Self::Blocked => "no answer by UDP",
+            Self::Policed => "UDP is policed",
+            Self::Configured => "always, as configured",
+        }
+    }
 }
 
 impl Fallback {
@@ -58,7 +91,7 @@ impl Fallback {
         let (news, incoming) = mpsc::unbounded_channel();
         Self {
             relays: None,
-            judges: BTreeMap::new(),
+            needs: BTreeMap::new(),
             beside: BTreeMap::new(),
             next: 0,
             news,
@@ -79,9 +112,9 @@ impl Fallback {
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
         let leaving = self.beside.values().filter_map(|beside| beside.leaving);
         let leaving = leaving.map(|since| since + LEAVE_WITHIN);
-        self.judges
+        self.needs
             .values()
-            .filter_map(Judge::poll_timeout)
+            .filter_map(Needs::poll_timeout)
             .chain(leaving)
             .min()
     }
@@ -98,14 +131,15 @@ impl Fallback {
         };
         let port = beside.port;
         let (state, said) = match (&beside.way, &beside.trouble) {
-            (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} (UDP is blocked)")),
+            (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} ({})", beside.cause.words())),
             (Way::Dialing | Way::Down(_), Some(trouble)) => {
-                let said = format!("no answer by UDP, and none by TLS on TCP {port}: {trouble}");
+                let seen = beside.cause.seen();
+                let said = format!("{seen}, and no answer by TLS on TCP {port}: {trouble}");
                 ("down", said)
             }
             (Way::Dialing | Way::Down(_), None) => (
                 "dialing",
-                format!("no answer by UDP; TLS on TCP {port} is being tried"),
+                format!("{}; TLS on TCP {port} is being tried", beside.cause.seen()),
             ),
         };
         let is_hubs_key = match beside.way {
@@ -117,20 +151,20 @@ impl Fallback {
 }
 
 impl Client {
-    /// Begins and ends TLS beside networks, by what is heard over UDP. To be called after whatever
+    /// Begins and ends TLS beside networks, by what is known of UDP there. To be called after whatever
     /// has happened.
     pub(super) fn see_to_fallback(&mut self) {
         let now = Instant::now();
-        let plain: Vec<(NetworkId, bool)> = self
+        let plain: Vec<(NetworkId, bool, bool)> = self
             .driver
             .networks
             .attached
             .iter()
             .filter(|(_, attached)| attached.is_plain())
-            .map(|(id, attached)| (*id, self.is_heard(*id, attached)))
+            .map(|(id, attached)| (*id, self.is_heard(*id, attached), attached.is_policed))
             .collect();
-        let is_there = |id: &NetworkId| plain.iter().any(|(known, _)| known == id);
-        self.fallback.judges.retain(|id, _| is_there(id));
+        let is_there = |id: &NetworkId| plain.iter().any(|(known, ..)| known == id);
+        self.fallback.needs.retain(|id, _| is_there(id));
         let gone: Vec<_> = self
             .fallback
             .beside
@@ -139,20 +173,25 @@ impl Client {
             .copied()
             .collect();
         gone.into_iter().for_each(|id| self.end_fallback(id));
-        for (id, is_heard) in plain {
-            let judge = self.fallback.judges.entry(id).or_insert_with(|| Judge::new(now));
-            let is_wanted = judge.judge(is_heard, now);
-            let is_allowed = self.allows_fallback(id);
-            match (self.fallback.beside.contains_key(&id), is_wanted && is_allowed) {
-                (false, true) => self.begin_fallback(id),
-                (true, false) if is_allowed => self.leave_fallback(id, now),
-                (true, false) => self.end_fallback(id),
-                (true, true) => {
-                    if let Some(beside) = self.fallback.beside.get_mut(&id) {
-                        beside.leaving = None;
-                    }
+        for (id, is_heard, is_policed) in plain {
+            let needs = self.fallback.needs.entry(id).or_insert_with(|| Needs::new(now));
+            let found = needs.judge(is_heard, is_policed, now);
+            let may_begin = needs.retry_at.is_none();
+            let used = self.use_of_tls(id);
+            let cause = match used {
+                TlsUse::Never => None,
+                TlsUse::Always => found.or(Some(Cause::Configured)),
+                TlsUse::Blocked => found,
+            };
+            match (self.fallback.beside.get_mut(&id), cause) {
+                (None, Some(cause)) if may_begin => self.begin_fallback(id, cause),
+                (Some(_), None) if used != TlsUse::Never => self.leave_fallback(id, now),
+                (Some(_), None) => self.end_fallback(id),
+                (Some(beside), Some(cause)) => {
+                    beside.leaving = None;
+                    beside.cause = cause;
                 }
-                (false, false) => {}
+                (None, _) => {}
             }
         }
     }
@@ -167,15 +206,15 @@ impl Client {
         }
     }
 
-    fn allows_fallback(&self, id: NetworkId) -> bool {
+    fn use_of_tls(&self, id: NetworkId) -> TlsUse {
         let Some(attached) = self.driver.networks.attached.get(&id) else {
-            return false;
+            return TlsUse::Never;
         };
         let own = self.config.network(&attached.network.name).tls;
-        own.unwrap_or(self.config.tls.when) == TlsUse::Blocked
+        own.unwrap_or(self.config.tls.when)
     }
 
-    fn begin_fallback(&mut self, id: NetworkId) {
+    fn begin_fallback(&mut self, id: NetworkId, cause: Cause) {
         let Some(attached) = self.driver.networks.attached.get(&id) else {
             return;
         };
@@ -185,7 +224,7 @@ impl Client {
             .current()
             .by_tls(&name, attached.remote.ip(), &self.config);
         let remote = plan.remote;
-        tracing::debug!(network = name, %remote, "no answer by UDP: TLS on TCP is tried");
+        tracing::debug!(network = name, %remote, cause = cause.seen(), "TLS on TCP is tried");
         let number = self.fallback.next;
         self.fallback.next += 1;
         match self.fallback.dial(plan, number) {
@@ -198,13 +237,14 @@ impl Client {
                     trouble: None,
                     twin: None,
                     leaving: None,
+                    cause,
                 };
                 self.fallback.beside.insert(id, beside);
             }
             Err(error) => {
                 tracing::warn!(network = name, %error, "TLS on TCP cannot be tried: is there a loopback?");
-                if let Some(judge) = self.fallback.judges.get_mut(&id) {
-                    *judge = Judge::new(Instant::now() + NO_LOOPBACK);
+                if let Some(needs) = self.fallback.needs.get_mut(&id) {
+                    needs.retry_at = Some(Instant::now() + NO_LOOPBACK);
                 }
             }
         }
@@ -232,7 +272,8 @@ impl Client {
                     network,
                     port = beside.port,
                     is_hubs_key,
-                    "UDP is blocked: TLS on TCP"
+                    cause = beside.cause.words(),
+                    "TLS on TCP"
                 );
                 self.join_twin(id);
             }
@@ -314,6 +355,55 @@ impl Fallback {
     }
 }
 
+/// Needs of one network, by what is known of UDP there.
+#[derive(Clone, Copy, Debug)]
+struct Needs {
+    silence: Judge,
+    /// When it was known to be policed last.
+    policed_at: Option<Instant>,
+    is_policed: bool,
+    /// When TLS may be begun again, after the machine could not.
+    retry_at: Option<Instant>,
+}
+
+impl Needs {
+    fn new(now: Instant) -> Self {
+        Self {
+            silence: Judge::new(now),
+            policed_at: None,
+            is_policed: false,
+            retry_at: None,
+        }
+    }
+
+    /// Returns the cause of the need; `None` without need.
+    fn judge(&mut self, is_heard: bool, is_policed: bool, now: Instant) -> Option<Cause> {
+        self.is_policed = is_policed;
+        self.retry_at = self.retry_at.filter(|at| *at > now);
+        if is_policed {
+            self.policed_at = Some(now);
+        }
+        let since = self.policed_at.map(|at| now.saturating_duration_since(at));
+        if since.is_some_and(|since| since >= UNPOLICED_FOR) {
+            self.policed_at = None;
+        }
+        if self.silence.judge(is_heard, now) {
+            Some(Cause::Blocked)
+        } else {
+            self.policed_at.map(|_| Cause::Policed)
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        let policed = self.policed_at.filter(|_| !self.is_policed);
+        let policed = policed.map(|at| at + UNPOLICED_FOR);
+        [self.silence.poll_timeout(), policed, self.retry_at]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
 /// Whether a network is in need, by what is heard over it.
 ///
 /// Both ways it waits a while: a path that is overdue for a moment is no reason to dial, and one
@@ -358,6 +448,9 @@ impl Judge {
 const SILENT_FOR: Duration = Duration::from_secs(1);
 /// How long the hub must have been heard over UDP: a few probes more than the tunnel asks for.
 const HEARD_FOR: Duration = Duration::from_millis(1_500);
+/// How long a network must not have policed UDP: a path that carries less over UDP than it may, as
+/// TLS carries the bulk, does not notice the policer. Reason: a try costs a few packets then.
+const UNPOLICED_FOR: Duration = Duration::from_secs(60);
 /// The control channel moves within a few round trips.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 /// When it is tried again on a machine without loopback.
@@ -402,5 +495,32 @@ mod tests {
         assert!(judge.judge(true, start + ms(3_000)));
         assert!(judge.judge(true, start + ms(4_499)));
         assert!(!judge.judge(true, start + ms(4_500)));
+    }
+
+    #[test]
+    fn a_policed_network_is_in_need_at_once_and_until_a_minute_after() {
+        let start = Instant::now();
+        let mut needs = Needs::new(start);
+        assert_eq!(needs.judge(true, false, start), None);
+        assert_eq!(needs.judge(true, true, start + ms(10)), Some(Cause::Policed));
+        assert_eq!(needs.poll_timeout(), None, "while it is policed");
+        assert_eq!(needs.judge(true, false, start + ms(500)), Some(Cause::Policed));
+        let until = start + ms(10) + UNPOLICED_FOR;
+        assert_eq!(needs.poll_timeout(), Some(until));
+        assert_eq!(needs.judge(true, false, until), None);
+        assert_eq!(needs.poll_timeout(), None);
+    }
+
+    #[test]
+    fn silence_is_the_cause_where_both_are_true() {
+        let start = Instant::now();
+        let mut needs = Needs::new(start);
+        let at = start + SILENT_FOR;
+        assert_eq!(needs.judge(false, true, at), Some(Cause::Blocked));
+        assert_eq!(needs.judge(true, true, at + ms(10)), Some(Cause::Blocked));
+        assert_eq!(
+            needs.judge(true, true, at + ms(10) + HEARD_FOR),
+            Some(Cause::Policed)
+        );
     }
 }

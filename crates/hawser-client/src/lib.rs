@@ -563,6 +563,8 @@ impl Client {
                 self.hubs.choice.handle_alive(is_alive, now);
             }
             Some(Told::Rekey) => self.rekey(),
+            // The fall-back follows after each event.
+            Some(Told::Policed(_)) => {}
             None => self.on_event_of_second(event),
         }
         Next::Continue

@@ -435,7 +435,7 @@ impl Client {
                 second.silent_since.get_or_insert_with(Instant::now);
             }
             Some(Told::Rekey) if second.driver.may_rekey() => self.seek_second(None),
-            Some(Told::Path(..) | Told::Rekey) | None => {}
+            Some(Told::Path(..) | Told::Policed(_) | Told::Rekey) | None => {}
         }
     }
 

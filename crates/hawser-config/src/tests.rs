@@ -605,12 +605,13 @@ fn tls_is_used_where_udp_is_blocked_unless_it_is_told_otherwise() {
     let config = client("").unwrap();
     assert_eq!((config.tls.when, config.tls.port.get()), (TlsUse::Blocked, 443));
     let config = client(
-        "[tls]\nuse = \"never\"\nport = 8443\nname = \"hub.example.org\"\n[networks.eth0]\ntls = \"blocked\"\n",
+        "[tls]\nuse = \"never\"\nport = 8443\nname = \"hub.example.org\"\n[networks.eth0]\ntls = \"blocked\"\n[networks.eth2]\ntls = \"always\"\n",
     )
     .unwrap();
     assert_eq!((config.tls.when, config.tls.port.get()), (TlsUse::Never, 8443));
     assert_eq!(config.network("eth0").tls, Some(TlsUse::Blocked));
     assert_eq!(config.network("eth1").tls, None);
+    assert_eq!(config.network("eth2").tls, Some(TlsUse::Always));
     for (text, line, said) in [
         ("[tls]\nuse = \"often\"\n", 2, "`blocked`"),
         ("[tls]\nport = 0\n", 2, "nonzero"),

@@ -1,4 +1,4 @@
-//! What a configuration says of TLS on TCP, the way where UDP is blocked.
+//! What a configuration says of TLS on TCP, for networks that block or police UDP.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,11 +14,11 @@ use zeroize::Zeroizing;
 use crate::invitation::HubAddress;
 use crate::ports;
 
-/// `[tls]` of `client.toml`: the way where UDP is blocked.
+/// `[tls]` of `client.toml`: use of TLS on TCP where UDP is blocked or policed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// Whether it is gone: `blocked` (where UDP is blocked), `never`.
+    /// When it is used: `blocked` (where UDP is blocked or policed), `always`, `never`.
     #[serde(rename = "use")]
     pub when: TlsUse,
     /// The hub's TCP port.
@@ -41,9 +41,11 @@ impl Default for TlsConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsUse {
-    /// On a network over which the hub does not answer by UDP.
+    /// On a network over which the hub does not answer by UDP, or that polices UDP.
     #[default]
     Blocked,
+    /// On every network, beside UDP.
+    Always,
     /// Not at all.
     Never,
 }

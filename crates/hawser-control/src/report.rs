@@ -71,6 +71,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                         "path": id,
                         "network": path.map(|path| path.name.clone()),
                         "state": path.map(|path| path.state),
+                        "policed_bps": path.and_then(|path| path.policed_bps),
                         "bytes": bytes,
                         "share": if total == 0 { 0.0 } else { *bytes as f64 / total as f64 },
                     })

@@ -18,6 +18,7 @@ pub(super) const EVENTS: usize = 1024;
 pub(super) struct Events {
     sender: Sender<Event>,
     paths: BTreeMap<(SessionId, PathId), PathState>,
+    policed: BTreeMap<(SessionId, PathId), bool>,
     alive: BTreeMap<SessionId, bool>,
     rekey: BTreeSet<SessionId>,
 }
@@ -27,6 +28,7 @@ impl Events {
         Self {
             sender,
             paths: BTreeMap::new(),
+            policed: BTreeMap::new(),
             alive: BTreeMap::new(),
             rekey: BTreeSet::new(),
         }
@@ -34,7 +36,8 @@ impl Events {
 
     /// Whether something could not be told: [`Self::retry`] soon.
     pub(super) fn is_waiting(&self) -> bool {
-        !(self.paths.is_empty() && self.alive.is_empty() && self.rekey.is_empty())
+        let is_told = self.paths.is_empty() && self.policed.is_empty();
+        !(is_told && self.alive.is_empty() && self.rekey.is_empty())
     }
 
     /// Tells, now or as soon as there is room.
@@ -52,12 +55,18 @@ impl Events {
             return;
         }
         let paths = std::mem::take(&mut self.paths).into_iter();
+        let policed = std::mem::take(&mut self.policed).into_iter();
         let alive = std::mem::take(&mut self.alive).into_iter();
         let rekey = std::mem::take(&mut self.rekey).into_iter();
         let paths = paths.map(|((session, path), state)| Event::Path { session, path, state });
+        let policed = policed.map(|((session, path), is_policed)| Event::Policed {
+            session,
+            path,
+            is_policed,
+        });
         let alive = alive.map(|(session, alive)| Event::Alive { session, alive });
         let rekey = rekey.map(|session| Event::RekeyWanted { session });
-        for event in paths.chain(alive).chain(rekey) {
+        for event in paths.chain(policed).chain(alive).chain(rekey) {
             self.send(event);
         }
     }
@@ -73,6 +82,13 @@ impl Events {
         match event {
             Event::Path { session, path, state } => {
                 self.paths.insert((session, path), state);
+            }
+            Event::Policed {
+                session,
+                path,
+                is_policed,
+            } => {
+                self.policed.insert((session, path), is_policed);
             }
             Event::Alive { session, alive } => {
                 self.alive.insert(session, alive);
@@ -108,16 +124,25 @@ mod tests {
         }
         events.tell(Event::RekeyWanted { session });
         assert!(events.paths.len() <= 4 && events.is_waiting());
+        for is_policed in [true, false, true] {
+            events.tell(Event::Policed {
+                session,
+                path: PathId(1),
+                is_policed,
+            });
+        }
         let (mut states, mut alive, mut rekey) = (BTreeMap::new(), None, 0);
+        let mut policed = Vec::new();
         while events.is_waiting() || !heard.is_empty() {
             match heard.try_recv() {
                 Ok(Event::Path { path, state, .. }) => drop(states.insert(path, state)),
+                Ok(Event::Policed { is_policed, .. }) => policed.push(is_policed),
                 Ok(Event::Alive { alive: now, .. }) => alive = Some(now),
                 Ok(Event::RekeyWanted { .. }) => rekey += 1,
                 Err(_) => events.retry(),
             }
         }
         assert!(states.len() == 4 && states.values().all(|state| *state == PathState::Active));
-        assert_eq!((alive, rekey), (Some(false), 1));
+        assert_eq!((alive, rekey, policed), (Some(false), 1, vec![true]));
     }
 }

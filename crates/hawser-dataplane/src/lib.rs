@@ -343,6 +343,15 @@ pub enum Event {
         /// The state it has now.
         state: PathState,
     },
+    /// A network has begun or ceased to police a path.
+    Policed {
+        /// Session of the path.
+        session: SessionId,
+        /// The path.
+        path: PathId,
+        /// True while either direction is policed.
+        is_policed: bool,
+    },
     /// The session's sending key nears its end: rekey.
     RekeyWanted {
         /// Of which session.
@@ -464,6 +473,13 @@ pub struct PathSnapshot {
     pub loss: f64,
     /// Estimated delivery rate, bit/s.
     pub rate_bps: u64,
+    /// Rate at which the network polices what this side sends, bit/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policed_bps: Option<u64>,
+    /// The network polices what the other side sends.
+    pub peer_is_policed: bool,
+    /// State of the validation of ECN: `testing`, `unknown`, `capable` or `failed`.
+    pub ecn: &'static str,
     /// The rate is not known yet, and grows.
     pub starting: bool,
     /// Congestion window, bytes.

@@ -412,6 +412,14 @@ impl Session {
                         state: state.into(),
                     }
                 }
+                tunnel::Event::Policed(path, is_policed) => {
+                    tracing::debug!(session = name.0, path = path.0, is_policed, "policing changed");
+                    Event::Policed {
+                        session: name,
+                        path,
+                        is_policed,
+                    }
+                }
                 tunnel::Event::RekeyWanted => Event::RekeyWanted { session: name },
                 tunnel::Event::Alive(alive) => Event::Alive { session: name, alive },
             });

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hawser_proto::flow::Flow;
+use hawser_proto::path::policing;
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
@@ -80,6 +81,12 @@ pub(super) fn of_session(
             delay_trend_ms_s: model.delay().trend() * 1e3,
             loss: path.loss(),
             rate_bps: model.rate().as_bps(),
+            policed_bps: match model.policing() {
+                policing::State::Policed(rate) => Some(rate.as_bps()),
+                policing::State::Free | policing::State::Trial | policing::State::Rejected => None,
+            },
+            peer_is_policed: session.tunnel.egress().is_peer_policed(path.id),
+            ecn: path.ecn().name(),
             starting: model.is_growing(),
             window_bytes: model.window(),
             in_flight_bytes: path.in_flight(),

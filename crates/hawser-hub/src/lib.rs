@@ -497,6 +497,11 @@ impl Hub {
             Event::Path { session, path, state } => {
                 tracing::debug!(session = session.0, path = path.0, ?state, "path");
             }
+            Event::Policed {
+                session,
+                path,
+                is_policed,
+            } => tracing::debug!(session = session.0, path = path.0, is_policed, "policing"),
             Event::Alive { session, alive } => tracing::debug!(session = session.0, alive, "session"),
         }
     }

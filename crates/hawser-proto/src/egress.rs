@@ -35,7 +35,7 @@ use crate::fec;
 use crate::flow::{Flow, Flows};
 use crate::limit::Limit;
 use crate::path::control::{Company, Control};
-use crate::path::{FULL_PACKET, Path, State};
+use crate::path::{FULL_PACKET, Path, State, policing};
 use crate::scheduler::{self, PathView, Scheduler, UnknownScheduler};
 use choosing::Decision;
 use declared::Declared;
@@ -120,14 +120,26 @@ struct Lane {
     air: Option<air::Part>,
     /// For what it is used.
     preference: Preference,
+    /// The peer has said that the network polices what it sends here.
+    peer_is_policed: bool,
+    /// What the driver was told of both directions.
+    told_policed: bool,
 }
 
 impl Lane {
+    /// Whether the network polices what this side sends.
+    fn is_policed(&self) -> bool {
+        matches!(self.path.model().policing(), policing::State::Policed(_))
+    }
+
     /// Whether anything may be sent at all.
     fn is_open(&self) -> bool {
         self.reachable && !self.path.is_exhausted()
     }
 }
+
+/// A change of policing on a path, in either direction, for the driver to tell.
+pub type PolicedChange = (PathId, bool);
 
 /// Whose turn it is: a flow, and its place among those that wait.
 #[derive(Clone, Copy)]
@@ -184,6 +196,7 @@ pub struct Egress<B> {
     /// How long packets are kept from now on; `None`: not at all.
     keeping: Option<Duration>,
     changes: VecDeque<StateChange>,
+    policed_changes: VecDeque<PolicedChange>,
     used: Instant,
     wait: Instant,
     /// When packets to be sent again may go; far away when none waits.
@@ -238,6 +251,7 @@ impl<B: Copy> Egress<B> {
             kept: Kept::new(),
             keeping: Some(LONGEST_KEPT),
             changes: VecDeque::new(),
+            policed_changes: VecDeque::new(),
             used: now,
             wait: Instant::FAR_FUTURE,
             retransmission_wait: Instant::FAR_FUTURE,
@@ -353,6 +367,7 @@ impl<B: Copy> Egress<B> {
         if let Some(lane) = self.lane(id) {
             if came_by == id {
                 changed = lane.path.handle_feedback(report, now);
+                lane.peer_is_policed = report.is_policed;
                 self.sharing
                     .on_report(id, report.received_us, report.delay_us.cast_signed());
                 self.couple(id, now);
@@ -361,6 +376,7 @@ impl<B: Copy> Egress<B> {
                 self.kept.on_late(id, late, now);
             }
         }
+        self.note_policed(id);
         self.on_missing(report, now);
         let rate: u64 = self.paths().map(|path| path.model().rate().as_bps()).sum();
         let longest = self.paths().map(keeping_time).max().unwrap_or_default();
@@ -769,6 +785,11 @@ impl<B: Copy> Egress<B> {
     /// A state change to tell.
     pub fn poll_change(&mut self) -> Option<StateChange> {
         self.changes.pop_front()
+    }
+
+    /// A change of policing to tell.
+    pub fn poll_policed(&mut self) -> Option<PolicedChange> {
+        self.policed_changes.pop_front()
     }
 
     /// A buffer that is not needed any more.

@@ -525,6 +525,8 @@ impl Receiver {
             takes_parity: true,
             takes_fragments: true,
             marks: Some(self.marks),
+            // The sending half knows.
+            is_policed: false,
         }
     }
 }

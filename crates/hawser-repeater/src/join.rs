@@ -269,7 +269,7 @@ impl Joining {
     fn on_event(&mut self, event: &Event) {
         match self.driver.handle_event(event) {
             Some(Told::Rekey) => self.rekey(),
-            Some(Told::Path(..) | Told::Alive(_)) | None => {}
+            Some(Told::Path(..) | Told::Policed(_) | Told::Alive(_)) | None => {}
         }
     }
 

@@ -253,9 +253,9 @@ impl Inner {
 /// highest packet number is always one of the fastest packets.
 ///
 /// A CE mark of an outer packet is copied to the inner packet (RFC 6040), whose sender reduces its
-/// rate; the counts of marks serve the validation of ECN (RFC 9000 section 13.4.2). Byte 2 is
-/// reserved: zero when sent, not read (earlier versions sent a key epoch, which nobody read). Bytes
-/// 20 to 23 hold the counts of marks; a bit says so, as earlier versions sent another count there.
+/// rate; the counts of marks serve the validation of ECN (RFC 9000 section 13.4.2). Bytes
+/// 20 to 23 hold them, and byte 2 holds flags, where a bit of byte 3 says so: earlier versions sent
+/// a count and a key epoch there, which nobody read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// The path that the report is about: not always the one it comes by.
@@ -287,6 +287,8 @@ pub struct Feedback {
     /// ECN codepoints of outer packets received on the path; `None` from versions that do not count
     /// them.
     pub marks: Option<Marks>,
+    /// The network polices what the reporter sends on the path; false of versions that do not say.
+    pub is_policed: bool,
 }
 
 /// Counts of the ECN codepoints of packets received on a path since the session began.
@@ -310,6 +312,8 @@ const FEEDBACK_FIXED: usize = 42;
 const TAKES_PARITY: u8 = 0x80;
 const TAKES_FRAGMENTS: u8 = 0x40;
 const COUNTS_MARKS: u8 = 0x20;
+/// In byte 2, of those that count marks.
+const IS_POLICED: u8 = 0x01;
 const FEEDBACK_FLAGS: u8 = TAKES_PARITY | TAKES_FRAGMENTS | COUNTS_MARKS;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
@@ -378,6 +382,7 @@ impl Feedback {
                 ect: u16_at(20),
                 ce: u16_at(22),
             }),
+            is_policed: b[3] & COUNTS_MARKS != 0 && b[2] & IS_POLICED != 0,
         })
     }
 
@@ -405,6 +410,7 @@ impl Feedback {
         if let Some(marks) = self.marks {
             out[20..22].copy_from_slice(&marks.ect.to_be_bytes());
             out[22..24].copy_from_slice(&marks.ce.to_be_bytes());
+            out[2] = if self.is_policed { IS_POLICED } else { 0 };
         }
         out[24..28].copy_from_slice(&self.received_us.to_be_bytes());
         out[28..32].copy_from_slice(&self.hold_us.to_be_bytes());
@@ -572,19 +578,19 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_PACKET_NUMBER, packets: u32,
-                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>,
+                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>, is_policed: bool,
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
             let marks = marks.map(|(ect, ce)| Marks { ect, ce });
-            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks };
+            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks, is_policed: is_policed && marks.is_some() };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));
-            prop_assert_eq!(std::mem::replace(&mut body[2], 0xff), 0, "reserved");
             if marks.is_none() {
+                prop_assert_eq!(std::mem::replace(&mut body[2], 0xff), 0, "of an earlier version");
                 prop_assert_eq!(std::mem::replace(&mut body[20], 0xff), 0, "of an earlier version");
             }
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

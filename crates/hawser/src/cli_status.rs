@@ -12,7 +12,7 @@ use hawser_host::lines::{Line, lines};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, subnets, wifi};
+use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, subnets, treated, wifi};
 use crate::Which;
 use crate::amounts::{bytes, cap_of, quota_of, rate};
 use crate::guests::print;
@@ -232,6 +232,7 @@ fn render_client(status: &Value) -> String {
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
     out.push_str(&over_tls(status));
+    out.push_str(&treated(status));
     out.push_str(&subnets(&status["subnets"]));
     out.push_str(&preferences(&status["networks"]));
     out.push_str(&table(status, "network"));
@@ -578,9 +579,19 @@ mod tests {
             ],
             "sessions": [{ "paths": [{ "path": 0, "name": "fiber", "state": "active", "rtt_ms": 8.25,
                 "loss": 0.01, "rate_bps": 20_000_000, "send_bps": 1_500, "receive_bps": 0,
+                "policed_bps": 950_000, "peer_is_policed": true, "ecn": "failed",
                 "sent_bytes": 1_000, "received_bytes": 5 }], "flows": [] }],
         });
         let shown = render(&status);
+        assert!(
+            shown.contains("\nfiber: the network polices this direction to 950 kbit/s\n"),
+            "{shown}"
+        );
+        assert!(
+            shown.contains("\nfiber: the network polices the other direction\n"),
+            "{shown}"
+        );
+        assert!(shown.contains("\nfiber: ECN is off, "), "{shown}");
         assert!(
             shown.starts_with("up: hawser0 (100.96.0.2) to hub:443, for 1 min\n"),
             "{shown}"

@@ -90,6 +90,8 @@ pub enum Happened {
 pub enum Told {
     /// A path of a network is in another state.
     Path(NetworkId, PathState),
+    /// A network has begun or ceased to police its path.
+    Policed(NetworkId),
     /// Whether any path works.
     Alive(bool),
     /// The keys have protected enough.
@@ -255,6 +257,15 @@ impl Driver {
                 }
                 Some(Told::Path(network, state))
             }
+            Event::Policed {
+                session,
+                path,
+                is_policed,
+            } if is_own(session) => {
+                let network = self.machine.network(path.0)?;
+                self.networks.attached.get_mut(&network)?.is_policed = is_policed;
+                Some(Told::Policed(network))
+            }
             Event::Alive { session, alive } if is_own(session) => {
                 if !alive {
                     self.machine.handle_doubt(now);
@@ -262,7 +273,9 @@ impl Driver {
                 Some(Told::Alive(alive))
             }
             Event::RekeyWanted { session } if is_own(session) => Some(Told::Rekey),
-            Event::Path { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => None,
+            Event::Path { .. } | Event::Policed { .. } | Event::Alive { .. } | Event::RekeyWanted { .. } => {
+                None
+            }
         }
     }
 

@@ -26,6 +26,8 @@ pub struct Attached {
     pub endpoint: quinn::Endpoint,
     /// What the data plane says of its path.
     pub state: Option<PathState>,
+    /// The network polices its path, in either direction.
+    pub is_policed: bool,
     /// What `remote` is.
     pub way: Way,
 }
@@ -137,6 +139,7 @@ impl Networks {
             socket,
             endpoint,
             state: None,
+            is_policed: false,
             way: Way::Udp,
         })))
     }
@@ -160,6 +163,7 @@ impl Networks {
             socket,
             endpoint,
             state: None,
+            is_policed: false,
             way: Way::Tls(id),
         })))
     }
@@ -201,6 +205,7 @@ impl Networks {
             socket,
             endpoint,
             state: None,
+            is_policed: false,
             way: Way::Member { hub, cap },
         }))
     }

@@ -63,6 +63,8 @@ impl<B: Copy> Egress<B> {
             initial_budget(&path)
         };
         let lane = Lane {
+            peer_is_policed: false,
+            told_policed: false,
             air: None,
             preference: Preference::default(),
             path,

@@ -24,6 +24,8 @@ impl<B: Copy> Egress<B> {
             reachable,
             air: None,
             preference: Preference::default(),
+            peer_is_policed: false,
+            told_policed: false,
         };
         self.add_lane(lane, now);
     }
@@ -90,6 +92,22 @@ impl<B: Copy> Egress<B> {
             }
             self.changes.push_back((id, state));
         }
+    }
+
+    /// Takes note of a change of policing on a path, in either direction.
+    pub(super) fn note_policed(&mut self, id: PathId) {
+        let Some(lane) = self.lane(id) else { return };
+        let is_policed = lane.is_policed() || lane.peer_is_policed;
+        if std::mem::replace(&mut lane.told_policed, is_policed) != is_policed {
+            self.policed_changes.push_back((id, is_policed));
+        }
+    }
+
+    /// Returns whether the peer has said that the network polices what it sends on a path.
+    #[must_use]
+    pub fn is_peer_policed(&self, id: PathId) -> bool {
+        let mut lanes = self.lanes.iter();
+        lanes.any(|lane| lane.path.id == id && lane.peer_is_policed)
     }
 
     /// Takes note that authenticated packets of `bytes` in all came in on the path.

@@ -19,6 +19,7 @@ impl<B: Copy> Egress<B> {
     /// packets are missing and that is faster, or the path brings nothing at the moment: what waits
     /// for them waits the shorter.
     pub fn send_report(&mut self, report: Feedback) {
+        let report = self.with_policing(report);
         self.push_urgent(report.path, Body::Report(report));
         let is_quiet = report.hold_us >= QUIET_US;
         if !report.missing.is_empty() && (is_quiet || self.fastest(None) != Some(report.path)) {
@@ -30,8 +31,16 @@ impl<B: Copy> Egress<B> {
     /// Sends a report of the receiving half on a path that has fallen silent, on it and on the
     /// fastest of the others.
     pub fn send_silence(&mut self, report: Feedback) {
+        let report = self.with_policing(report);
         self.push_urgent(report.path, Body::Report(report));
         self.push_by_another(report);
+    }
+
+    /// Adds what this half knows of the path in the other direction.
+    fn with_policing(&self, report: Feedback) -> Feedback {
+        let mut lanes = self.lanes.iter();
+        let is_policed = lanes.any(|lane| lane.path.id == report.path && lane.is_policed());
+        Feedback { is_policed, ..report }
     }
 
     fn push_by_another(&mut self, report: Feedback) {

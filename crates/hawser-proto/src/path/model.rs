@@ -9,7 +9,7 @@
 use hawser_units::{Bytes, Duration, Instant, MeasuredRate, PredictedRate, Rate};
 
 use super::FULL_PACKET;
-use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake};
+use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake, TRAIN};
 use super::delay::Delay;
 use super::policing::{self, Policing};
 use super::times::{BUSY_REPORT_DELAY, Times};
@@ -25,6 +25,16 @@ const KEPT: u64 = 60 * FULL_PACKET;
 /// silent (350 ms, [`crate::resequencer`]).
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
+/// Time without a sample after which a rate that is far below what the path has carried is
+/// forgotten; doubled each time that it was right. Reason: a rate is sampled in each round trip
+/// while a path is used, and the first packets on a slow path wait for up to a second.
+const FIRST_STALE: Duration = Duration::from_secs(5);
+/// Longest of these times. Reason: four doublings.
+const MAX_STALE: Duration = Duration::from_secs(80);
+/// Share of what the path has carried below which a rate is doubted. Reason: schedulers use a path
+/// beside others at more than that, and so sample it.
+const DOUBTED: f64 = 0.25;
+
 /// The model of one path in the sending direction.
 ///
 /// Cost: O(1) a report, no allocation.
@@ -32,6 +42,11 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 pub struct Model {
     times: Times,
     controller: Box<dyn Controller + Send>,
+    control: Control,
+    /// The highest rate so far, and when one was sampled last.
+    best: Rate,
+    sampled_at: Instant,
+    stale_after: Duration,
     cap: Option<Rate>,
     policing: Policing,
     /// Packets wait for so long before the path hands them over together.
@@ -45,6 +60,10 @@ impl Model {
         Self {
             times: Times::new(now),
             controller: control.start(now),
+            control,
+            best: Rate::ZERO,
+            sampled_at: now,
+            stale_after: FIRST_STALE,
             cap,
             policing: Policing::default(),
             pause: Duration::ZERO,
@@ -208,9 +227,12 @@ impl Model {
         let delay = self.times.without_size(&sample.delay, best, now);
         let queue = self.times.queue(delay.forward_us);
         let is_busy = self.times.stands(queue, self.controller.peak_rate());
+        // A slow link with a queue is busy, however little there was for it. On another, what a few
+        // packets meet is not their own queue: a delay that has risen for good looks like one, and
+        // the rate of a probe would count.
+        let is_own = sample.delivered >= TRAIN || self.times.own_time().rate().is_some();
         let sample = &Sample {
-            // A link with a queue is busy, however little there was for it.
-            app_limited: sample.app_limited && !is_busy,
+            app_limited: sample.app_limited && !(is_busy && is_own),
             delay,
             ..*sample
         };
@@ -227,6 +249,28 @@ impl Model {
         };
         self.policing.on_report(&seen, now);
         self.controller.on_report(sample, &mut self.times, now);
+        self.doubt(sample, now);
+    }
+
+    /// Forgets a rate that is far below what the path has carried and that nothing has sampled for
+    /// some time: schedulers give a slow path nothing beside others, so it would never be sampled
+    /// again. A path without a rate is given data, which finds it by slow start.
+    fn doubt(&mut self, sample: &Sample, now: Instant) {
+        let rate = self.controller.rate();
+        self.best = self.best.max(self.controller.peak_rate()).max(rate);
+        let link = self.times.own_time().rate();
+        let could = link.map_or(self.best, |link| link.min(self.best));
+        if rate >= could.scale(DOUBTED) {
+            self.stale_after = FIRST_STALE;
+        }
+        let is_train = sample.delivered >= TRAIN && sample.rate.is_some_and(|sampled| sampled >= rate);
+        if rate >= could.scale(DOUBTED) || !sample.app_limited || is_train {
+            self.sampled_at = now;
+        } else if now.since(self.sampled_at) >= self.stale_after {
+            self.controller = self.control.start(now);
+            self.sampled_at = now;
+            self.stale_after = (self.stale_after * 2).min(MAX_STALE);
+        }
     }
 
     /// What it has of a queue that others fill too; `None` while it competes with nobody.
@@ -318,3 +362,6 @@ impl Pacer {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -45,14 +45,14 @@ const SAME: f64 = 0.125;
 /// Share of the rate that is sent. Reason: packets of other sizes have other shares of headers, and
 /// the bucket has to refill for those that are not paced.
 const MARGIN: f64 = 0.95;
-/// Packets of a trial, after [`SETTLE`]. Reason: of 48 packets at a loss of 15 % by chance, fewer
-/// than half of that are lost in 6 % of trials (binomial distribution).
-const TRIAL_PACKETS: u64 = 48;
+/// Losses that a trial would show if they were chance. Reason: three or fewer are seen in 8 % of
+/// cases (Poisson distribution).
+const TRIAL_LOSSES: f64 = 7.0;
 /// Round trips in which losses of before are still found. Reason: one, and another until the report.
 const SETTLE_ROUNDS: u32 = 2;
 /// Time beyond these. Reason: reports wait 25 ms, on both sides of a loss.
 const SETTLE: Duration = Duration::from_millis(50);
-/// Longest trial. Reason: a path that carries less than 48 packets in it needs no limit.
+/// Longest trial. Reason: a path that carries so few packets in it needs no limit.
 const MAX_TRIAL: Duration = Duration::from_secs(8);
 /// Time for which a recognised rate is kept before more is tried; doubled each time that it is
 /// found again. Reason: a try costs about ten packets.
@@ -295,7 +295,8 @@ impl Policing {
             return;
         };
         seen.add(report);
-        if seen.sent() < TRIAL_PACKETS || now.since(seen.since) < report.round_trip * MIN_ROUNDS {
+        let expected = seen.sent() as f64 * loss;
+        if expected < TRIAL_LOSSES || now.since(seen.since) < report.round_trip * MIN_ROUNDS {
             return;
         }
         if seen.loss() < loss / 2.0 {

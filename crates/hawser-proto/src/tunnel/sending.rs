@@ -14,6 +14,8 @@ use crate::path::{self, Path, State};
 pub enum Event {
     /// A path changed its state.
     Path(PathId, State),
+    /// Whether a network polices a path, in either direction, has changed.
+    Policed(PathId, bool),
     /// The key has protected so much that a new one is wanted: told once for each key.
     RekeyWanted,
     /// Whether any path carries packets has changed.
@@ -222,6 +224,9 @@ impl<B: Copy, K> Sending<B, K> {
         }
         if let Some((path, state)) = self.egress.poll_change() {
             return Some(Event::Path(path, state));
+        }
+        if let Some((path, is_policed)) = self.egress.poll_policed() {
+            return Some(Event::Policed(path, is_policed));
         }
         let is_alive = self.paths().any(|path| path.state() == State::Active);
         let has_changed = is_alive != std::mem::replace(&mut self.is_alive, is_alive);

@@ -111,6 +111,29 @@ pub(super) fn over_tls(status: &Value) -> String {
     out
 }
 
+/// Paths that a network polices, or on which marks of congestion mean nothing, a line each.
+pub(super) fn treated(status: &Value) -> String {
+    let mut out = String::new();
+    let sessions = list(&status["sessions"]);
+    for path in sessions.iter().flat_map(|session| list(&session["paths"])) {
+        let name = text(&path["name"]);
+        if let Some(policed) = path["policed_bps"].as_u64() {
+            let _ = writeln!(
+                out,
+                "{name}: the network polices this direction to {}",
+                rate(policed)
+            );
+        }
+        if path["peer_is_policed"] == true {
+            let _ = writeln!(out, "{name}: the network polices the other direction");
+        }
+        if path["ecn"] == "failed" {
+            let _ = writeln!(out, "{name}: ECN is off, the network marks, drops or clears it");
+        }
+    }
+    out
+}
+
 /// Networks whose address Hawser sees to, a line each.
 pub(super) fn leases(dhcp: &Value) -> String {
     let mut out = String::new();

@@ -28,7 +28,7 @@ use super::times::{BUSY_REPORT_DELAY, Times};
 
 /// Bytes that say something of a path's rate even when it was not kept busy: a lone packet says
 /// nothing.
-const TRAIN: u64 = 4 * FULL_PACKET;
+pub(super) const TRAIN: u64 = 4 * FULL_PACKET;
 /// The window before anything is known.
 ///
 /// Source: RFC 6928.
