@@ -197,7 +197,7 @@ fn broadcast(net: Net) -> Option<IpAddr> {
             let host = u32::MAX.checked_shr(u32::from(net.prefix)).unwrap_or(0);
             Some(Ipv4Addr::from_bits(v4.to_bits() | host).into())
         }
-        _ => None,
+        IpAddr::V4(_) | IpAddr::V6(_) => None,
     }
 }
 

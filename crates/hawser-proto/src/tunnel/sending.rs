@@ -194,7 +194,7 @@ impl<B: Copy, K> Sending<B, K> {
         }
         let datagrams = match transmit.body {
             Body::Packets { count, .. } => u64::from(count),
-            _ => 1,
+            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
         };
         let path = self.paths().find(|path| path.id == transmit.path);
         let mtu = path.map_or(u16::MAX, Path::outer_mtu);
