@@ -237,7 +237,7 @@ impl Names {
                     lasts: until.since(now),
                 });
             }
-            let told = if is_news { until } else { told };
+            let told = if is_news && set.is_some() { until } else { told };
             self.heard.insert(key, Heard { network, until, told });
         }
     }
