@@ -133,9 +133,15 @@ impl Fallback {
         let (state, said) = match (&beside.way, &beside.trouble) {
             (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} ({})", beside.cause.words())),
             (Way::Dialing | Way::Down(_), Some(trouble)) => {
+                let none = match beside.cause {
+                    Cause::Blocked => "none",
+                    Cause::Policed | Cause::Configured => "no answer",
+                };
                 let seen = beside.cause.seen();
-                let said = format!("{seen}, and no answer by TLS on TCP {port}: {trouble}");
-                ("down", said)
+                (
+                    "down",
+                    format!("{seen}, and {none} by TLS on TCP {port}: {trouble}"),
+                )
             }
             (Way::Dialing | Way::Down(_), None) => (
                 "dialing",
