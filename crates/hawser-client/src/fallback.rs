@@ -76,7 +76,7 @@ impl Cause {
         }
     }
 
-    /// What was seen of UDP.
+    /// Observation of UDP that led to it.
     fn seen(self) -> &'static str {
         match self {
             Self::Blocked => "no answer by UDP",
@@ -133,9 +133,15 @@ impl Fallback {
         let (state, said) = match (&beside.way, &beside.trouble) {
             (Way::Up { .. }, _) => ("up", format!("TLS on TCP {port} ({})", beside.cause.words())),
             (Way::Dialing | Way::Down(_), Some(trouble)) => {
+                let none = match beside.cause {
+                    Cause::Blocked => "none",
+                    Cause::Policed | Cause::Configured => "no answer",
+                };
                 let seen = beside.cause.seen();
-                let said = format!("{seen}, and no answer by TLS on TCP {port}: {trouble}");
-                ("down", said)
+                (
+                    "down",
+                    format!("{seen}, and {none} by TLS on TCP {port}: {trouble}"),
+                )
             }
             (Way::Dialing | Way::Down(_), None) => (
                 "dialing",
@@ -359,10 +365,10 @@ impl Fallback {
 #[derive(Clone, Copy, Debug)]
 struct Needs {
     silence: Judge,
-    /// When it was known to be policed last.
+    /// Time at which it was last known to be policed.
     policed_at: Option<Instant>,
     is_policed: bool,
-    /// When TLS may be begun again, after the machine could not.
+    /// Earliest time of the next attempt, after the machine could not dial.
     retry_at: Option<Instant>,
 }
 
@@ -448,8 +454,10 @@ impl Judge {
 const SILENT_FOR: Duration = Duration::from_secs(1);
 /// How long the hub must have been heard over UDP: a few probes more than the tunnel asks for.
 const HEARD_FOR: Duration = Duration::from_millis(1_500);
-/// How long a network must not have policed UDP: a path that carries less over UDP than it may, as
-/// TLS carries the bulk, does not notice the policer. Reason: a try costs a few packets then.
+/// Time without a policer before TLS ends: a path that carries less over UDP than it may, as
+/// TLS carries the bulk, does not notice the policer.
+///
+/// Source: docs/path-model.md, policers.
 const UNPOLICED_FOR: Duration = Duration::from_secs(60);
 /// The control channel moves within a few round trips.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);

@@ -1,4 +1,4 @@
-//! What a configuration says of TLS on TCP, for networks that block or police UDP.
+//! Configuration of TLS on TCP, for networks that block or police UDP.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use crate::ports;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TlsConfig {
-    /// When it is used: `blocked` (where UDP is blocked or policed), `always`, `never`.
+    /// Networks that use it: `blocked` (where UDP is blocked or policed), `always`, `never`.
     #[serde(rename = "use")]
     pub when: TlsUse,
     /// The hub's TCP port.
@@ -41,10 +41,10 @@ impl Default for TlsConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TlsUse {
-    /// On a network over which the hub does not answer by UDP, or that polices UDP.
+    /// Used on a network over which the hub does not answer by UDP, or that polices UDP.
     #[default]
     Blocked,
-    /// On every network, beside UDP.
+    /// Used on every network, beside UDP.
     Always,
     /// Not at all.
     Never,

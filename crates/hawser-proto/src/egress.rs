@@ -122,12 +122,12 @@ struct Lane {
     preference: Preference,
     /// The peer has said that the network polices what it sends here.
     peer_is_policed: bool,
-    /// What the driver was told of both directions.
+    /// State of both directions in the last change that the driver heard of.
     told_policed: bool,
 }
 
 impl Lane {
-    /// Whether the network polices what this side sends.
+    /// Returns whether the network polices what this side sends.
     fn is_policed(&self) -> bool {
         matches!(self.path.model().policing(), policing::State::Policed(_))
     }

@@ -255,7 +255,7 @@ impl Inner {
 /// A CE mark of an outer packet is copied to the inner packet (RFC 6040), whose sender reduces its
 /// rate; the counts of marks serve the validation of ECN (RFC 9000 section 13.4.2). Bytes
 /// 20 to 23 hold them, and byte 2 holds flags, where a bit of byte 3 says so: earlier versions sent
-/// a count and a key epoch there, which nobody read.
+/// a count and a key epoch there, which no version reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Feedback {
     /// The path that the report is about: not always the one it comes by.
@@ -311,8 +311,9 @@ const FEEDBACK_FIXED: usize = 42;
 /// ranges as there are.
 const TAKES_PARITY: u8 = 0x80;
 const TAKES_FRAGMENTS: u8 = 0x40;
+/// Source of the counts: RFC 9000 section 19.3.2.
 const COUNTS_MARKS: u8 = 0x20;
-/// In byte 2, of those that count marks.
+/// Bit of byte 2, sent by versions that count marks.
 const IS_POLICED: u8 = 0x01;
 const FEEDBACK_FLAGS: u8 = TAKES_PARITY | TAKES_FRAGMENTS | COUNTS_MARKS;
 /// Ranges of missing packets in one report.

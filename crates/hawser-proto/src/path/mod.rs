@@ -117,7 +117,7 @@ pub struct Probe {
     pub token: u64,
     /// The size the whole outer IP packet must have; 0: as small as may be.
     pub outer_len: u16,
-    /// It tests ECN: its outer packet is ECT, and its loss says nothing else of the path.
+    /// Tests ECN: the outer packet is ECT, and its loss says nothing else of the path.
     pub ect: bool,
 }
 

@@ -28,11 +28,17 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Time without a sample after which a rate that is far below what the path has carried is
 /// forgotten; doubled each time that it was right. Reason: a rate is sampled in each round trip
 /// while a path is used, and the first packets on a slow path wait for up to a second.
+///
+/// Source: docs/path-model.md, rates that nothing samples.
 const FIRST_STALE: Duration = Duration::from_secs(5);
 /// Longest of these times. Reason: four doublings.
+///
+/// Source: docs/path-model.md, rates that nothing samples.
 const MAX_STALE: Duration = Duration::from_secs(80);
 /// Share of what the path has carried below which a rate is doubted. Reason: schedulers use a path
 /// beside others at more than that, and so sample it.
+///
+/// Source: docs/path-model.md, rates that nothing samples.
 const DOUBTED: f64 = 0.25;
 
 /// The model of one path in the sending direction.
@@ -76,13 +82,13 @@ impl Model {
         MeasuredRate::new(self.policed(self.controller.rate()))
     }
 
-    /// What is known of a policer in the network.
+    /// State of the recognition of a policer in the network.
     #[must_use]
     pub fn policing(&self) -> policing::State {
         self.policing.state()
     }
 
-    /// A rate, or what the network's policer lets pass where that is less.
+    /// Returns a rate, or the rate of the network's policer where that is less.
     fn policed(&self, rate: Rate) -> Rate {
         self.policing.limit().map_or(rate, |limit| rate.min(limit))
     }

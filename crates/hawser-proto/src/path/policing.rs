@@ -2,7 +2,7 @@
 //! never queues.
 //!
 //! A queue that overflows is known by its delay. A policer shows no delay: a path loses a share of
-//! its packets, whatever is sent it delivers the same rate, and its queue stays empty. The rate is
+//! its packets, delivers one rate at every sending rate, and its queue stays empty. The rate is
 //! measured from loss to loss, when the bucket is empty both times, so its depth does not matter.
 //! Pacing at that rate must end the losses; where it does not, the losses are chance.
 //!
@@ -22,7 +22,7 @@
 //! It fails for a policer with a bucket that lasts for minutes, which is found again each time, and
 //! for several sessions that share one policer, whose rate differs from interval to interval.
 //!
-//! Source: `bbr_lt_bw_sampling` of Linux `tcp_bbr.c` (intervals from loss to loss, two of one rate);
+//! Source: `bbr_lt_bw_sampling` of Linux `tcp_bbr.c` (intervals from loss to loss, two of a rate);
 //! Flach et al., "An Internet-Wide Analysis of Traffic Policing" (SIGCOMM 2016) section 3.
 //! Deviates: an empty queue is asked for, the rate is tried, and a tenth of losses is enough.
 
@@ -34,43 +34,71 @@ const MIN_ROUNDS: u32 = 4;
 const MAX_ROUNDS: u32 = 16;
 /// Longest interval where round trips are short. Reason: a policer of 128 kbit/s passes 20 packets
 /// in it.
+///
+/// Source: docs/path-model.md, policers.
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
 /// Packets of an interval. Reason: a tenth of fewer is chance.
+///
+/// Source: docs/path-model.md, policers.
 const MIN_PACKETS: u64 = 32;
 /// Share of packets lost. Reason: half of what a policer drops of what is sent at 1.25 times its
 /// rate, and more than networks lose by chance for long.
+///
+/// Source: docs/path-model.md, policers.
 const MIN_LOSS: f64 = 0.1;
 /// Rates that differ by less are one. Source: `bbr_lt_bw_ratio` (1/8).
 const SAME: f64 = 0.125;
 /// Share of the rate that is sent. Reason: packets of other sizes have other shares of headers, and
 /// the bucket has to refill for those that are not paced.
+///
+/// Source: docs/path-model.md, policers.
 const MARGIN: f64 = 0.95;
 /// Losses that a trial would show if they were chance. Reason: three or fewer are seen in 8 % of
 /// cases (Poisson distribution).
+///
+/// Source: docs/path-model.md, policers.
 const TRIAL_LOSSES: f64 = 7.0;
 /// Round trips in which losses of before are still found. Reason: one, and another until the report.
+///
+/// Source: docs/path-model.md, policers.
 const SETTLE_ROUNDS: u32 = 2;
 /// Time beyond these. Reason: reports wait 25 ms, on both sides of a loss.
+///
+/// Source: docs/path-model.md, policers.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Longest trial. Reason: a path that carries so few packets in it needs no limit.
+///
+/// Source: docs/path-model.md, policers.
 const MAX_TRIAL: Duration = Duration::from_secs(8);
 /// Time for which a recognised rate is kept before more is tried; doubled each time that it is
 /// found again. Reason: a try costs about ten packets.
+///
+/// Source: docs/path-model.md, policers.
 const FIRST_HOLD: Duration = Duration::from_secs(5);
 /// Longest of these. Reason: four doublings.
+///
+/// Source: docs/path-model.md, policers.
 const MAX_HOLD: Duration = Duration::from_secs(80);
 /// Time for which nothing is recognised after a trial in vain; doubled each time.
 ///
 /// Reason: a trial costs a path that loses by chance about a second at 0.85 of its rate.
+///
+/// Source: docs/path-model.md, policers.
 const FIRST_REJECTION: Duration = Duration::from_secs(30);
 /// Longest of these. Reason: four doublings.
+///
+/// Source: docs/path-model.md, policers.
 const MAX_REJECTION: Duration = Duration::from_secs(480);
 /// Growth of the limit while more is tried. Source: draft-ietf-ccwg-bbr, the pacing gain of
 /// `ProbeBW_UP`.
 const RAISE: f64 = 1.25;
 /// Time of one step. Reason: the bucket is used up before the next one at common depths.
+///
+/// Source: docs/path-model.md, policers.
 const RAISE_INTERVAL: Duration = Duration::from_secs(1);
 /// Multiple of the rate at which the policer counts as removed. Reason: six steps.
+///
+/// Source: docs/path-model.md, policers.
 const REMOVED: f64 = 4.0;
 
 /// State of the recognition.
@@ -86,7 +114,7 @@ pub enum State {
     Rejected,
 }
 
-/// What one report says.
+/// Content of one report.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     /// Bytes delivered since the last report.

@@ -14,7 +14,7 @@ use crate::path::{self, Path, State};
 pub enum Event {
     /// A path changed its state.
     Path(PathId, State),
-    /// Whether a network polices a path, in either direction, has changed.
+    /// A network has begun or ceased to police a path, in either direction.
     Policed(PathId, bool),
     /// The key has protected so much that a new one is wanted: told once for each key.
     RekeyWanted,

@@ -96,6 +96,38 @@ fn one_network_of_two_goes_over_tls_and_returns() {
     assert_eq!(world.status("c")["session"], session, "the session went on");
 }
 
+/// What exceeds 1 Mbit/s of UDP from the hub is dropped on both networks; TCP passes.
+#[test]
+fn networks_that_police_datagrams_carry_the_bulk_over_tls() {
+    let Some(world) = World::new("t8") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let mut police = world.inside("c", "nft");
+    police.arg(
+        "add table inet police; \
+         add chain inet police in { type filter hook prerouting priority -300; }; \
+         add rule inet police in iifname fiber meta l4proto udp \
+             limit rate over 125 kbytes/second burst 15 kbytes drop; \
+         add rule inet police in iifname lte meta l4proto udp \
+             limit rate over 125 kbytes/second burst 15 kbytes drop",
+    );
+    good(police);
+    let transfer = Transfer::start(&server, &world.open("c"));
+    let since = Instant::now();
+    // The first path by TLS may take all, so the other network is not seen to police.
+    world.wait("over TLS", |world| {
+        is_over_tls(world, "fiber") || is_over_tls(world, "lte")
+    });
+    took("both networks police, and TLS carries after", since);
+    let said = good(world.hawser("c", &["status"]));
+    let said = String::from_utf8(said.stdout).unwrap();
+    assert!(said.contains(": TLS on TCP 443 (UDP is policed)"), "{said}");
+    transfer.finish();
+}
+
 #[test]
 fn all_networks_blocked_from_the_start() {
     let Some(world) = World::new("t2") else { return };
