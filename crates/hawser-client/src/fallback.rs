@@ -157,8 +157,8 @@ impl Fallback {
 }
 
 impl Client {
-    /// Begins and ends TLS beside networks, by what is known of UDP there. To be called after whatever
-    /// has happened.
+    /// Begins and ends TLS beside networks, by what is known of UDP there. To be called after each
+    /// event.
     pub(super) fn see_to_fallback(&mut self) {
         let now = Instant::now();
         let plain: Vec<(NetworkId, bool, bool)> = self

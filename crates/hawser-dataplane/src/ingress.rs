@@ -116,7 +116,7 @@ pub(super) struct Links {
     pub(super) format: Format,
     /// How packets are put in order.
     pub(super) order: resequencer::Config,
-    /// What clients may reach, on a hub.
+    /// The destinations that clients may reach, on a hub.
     pub(super) client_policy: Option<Arc<Policy>>,
     pub(super) orders: Taker<Order, (), Waker>,
     /// The sending thread, which ends with this one.

@@ -555,8 +555,8 @@ pub struct DataPlaneConfig {
     pub pairs: Pairs,
     /// What it carries: the inner packets of all sessions.
     pub format: Format,
-    /// What the clients of a hub may reach; `None` where the far end may send to any address: on a
-    /// client, and between the ends of a bond.
+    /// The destinations that clients of a hub may reach; `None` where the far end may send to any
+    /// address: on a client, and between the ends of a bond.
     pub client_policy: Option<Arc<Policy>>,
     /// What is different from what serves best, to measure what that is worth.
     pub trial: Trial,

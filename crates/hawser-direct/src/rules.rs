@@ -252,9 +252,9 @@ impl Rules {
         }
     }
 
-    /// For each rule of the configuration: which networks are asked for its names, of any family,
-    /// and whether no others may be. With a hub, it alone is: what a network answers would choose
-    /// which flows leave the tunnel.
+    /// Returns for each rule of the configuration which networks are asked for its names, of any
+    /// family, and whether no others may be. With a hub, it alone is: the answers of a network
+    /// would choose which flows leave the tunnel.
     pub(super) fn networks_of_rules(&self, config: &ClientConfig) -> Vec<(Vec<NetworkId>, bool)> {
         let decisions = self.machine.decisions().iter().take(config.rules.len());
         decisions

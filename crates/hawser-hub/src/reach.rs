@@ -107,7 +107,7 @@ pub(super) struct Reach {
     isolation: Isolation,
     /// The addresses of this machine, each with its prefix length.
     local: Vec<Net>,
-    /// To the data plane, which holds clients to the same in a second place.
+    /// Orders to the data plane, which enforces the same rules in the process.
     orders: Orders,
 }
 
@@ -167,7 +167,7 @@ impl Reach {
     }
 }
 
-/// What `isolation` says, for the filter in the process; `local`: the machine's addresses, each
+/// Translates `isolation` for the filter in the process; `local`: the machine's addresses, each
 /// with its prefix length.
 pub(super) fn client_policy(isolation: &Isolation, local: &[Net]) -> Policy {
     let isolation = isolation.clone();

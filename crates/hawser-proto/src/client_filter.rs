@@ -1,19 +1,20 @@
-//! Which packets of its clients a hub lets through: a packet filter inside the process.
+//! A packet filter inside the hub's process for what its clients send.
 //!
 //! The hub's nftables rules (`hawser_linux::isolation`) say the same and more, because they know
 //! connections. This filter is a second layer that no other program can remove: while the rules are
 //! gone, until they are restored, it keeps what a client cannot reach out of its reach. It is
 //! stateless, so it accepts a little more than the rules:
 //!
-//! | packet | accepted here | by the rules |
+//! | packet | accepted here | accepted by the rules |
 //! |---|---|---|
-//! | TCP without SYN to the hub's inner address, to hosts in `from`, from a subnet to its guests | always | in a known connection |
-//! | UDP from a port of the hub that leads to this client | always | in a known connection |
-//! | UDP to hosts in `from`, from a subnet to its guests | always | in a known connection |
-//! | UDP to the hub's inner address, destination port in [`EPHEMERAL`] | always | in a known connection |
-//! | ICMP errors and echo replies to any of these | always | in a known connection |
+//! | TCP without SYN to the hub itself or `from`, or to guests | yes | known connections |
+//! | UDP from a forwarded port of this client | yes | known connections |
+//! | UDP to hosts in `from`, or to guests of a subnet | yes | known connections |
+//! | UDP to the hub itself, port in [`EPHEMERAL`] | yes | known connections |
+//! | ICMP errors and echo replies to any of these | yes | known connections |
 //!
-//! None of them opens a TCP connection or reaches a service that listens at a well-known port.
+//! "The hub itself" is its inner address. None of them opens a TCP connection or reaches a service
+//! that listens at a well-known port.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -27,22 +28,23 @@ use hawser_wire::upper_layer::{self, UpperLayer};
 /// Source: Linux, `net.ipv4.ip_local_port_range`, its default.
 pub const EPHEMERAL: RangeInclusive<u16> = 32_768..=60_999;
 
+/// The port of DNS. Source: RFC 1035 section 4.2.
 const DNS: u16 = 53;
 
-/// What clients may reach. As in `[reach]` of hub.toml; addresses of both families.
+/// The destinations that clients may reach, as in `[reach]` of hub.toml.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
     /// The networks of inner addresses.
     pub pools: Vec<Net>,
     /// Inner addresses of the hub: they answer a ping.
     pub own: Vec<IpAddr>,
-    /// All addresses of the machine, the public and broadcast ones too.
+    /// Addresses of the machine, the public and broadcast ones too.
     pub local: Vec<IpAddr>,
-    /// Whose port 53 is reached, wherever they are.
+    /// Resolvers, whose port 53 is reached wherever they are.
     pub resolvers: Vec<IpAddr>,
-    /// Whether clients reach each other.
+    /// Clients reach each other.
     pub clients: bool,
-    /// What they reach of the hub itself.
+    /// Services of the hub that clients reach.
     pub services: Vec<Service>,
     /// Private networks that they reach.
     pub networks: Vec<Net>,
@@ -52,7 +54,7 @@ pub struct Policy {
     pub protocols: Vec<u8>,
     /// Networks whose hosts may open connections to clients.
     pub from: Vec<Net>,
-    /// Ports of the hub that lead to the client with that address.
+    /// Ports of the hub that are forwarded to the client with that address.
     pub ports: Vec<(Service, IpAddr)>,
     /// Subnets behind clients, each with who among clients opens connections to it.
     pub subnets: Vec<(Net, Vec<Net>)>,
@@ -61,15 +63,15 @@ pub struct Policy {
 /// Why a packet is dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// Its headers cannot be read, or hide what they are.
+    /// The headers cannot be read, or hide what they are.
     Headers,
-    /// For the hub itself, and not a service that clients may use.
+    /// The destination is the hub, and no service that clients may use.
     Hub,
-    /// For another client, or a subnet behind one.
+    /// The destination is another client, or a subnet behind one.
     Client,
     /// Neither TCP, UDP, ICMP nor a protocol that is allowed.
     Protocol,
-    /// For a private network, or one that is denied.
+    /// The destination is in a private network, or in one that is denied.
     Destination,
 }
 
@@ -136,7 +138,7 @@ impl Policy {
     fn reaches_outside(&self, packet: &UpperLayer) -> bool {
         let to = packet.destination;
         let is_in = |nets: &[Net]| nets.iter().any(|net| net.contains(to));
-        if self.comes_from_forwarded_port(packet) || is_in(&self.from) && is_answer(packet) {
+        if self.answers_forwarded_port(packet) || is_in(&self.from) && is_answer(packet) {
             return true;
         }
         !is_in(&self.denied) && (is_in(&self.networks) || self.asks_resolver(packet) || !is_private(to))
@@ -147,8 +149,8 @@ impl Policy {
         is_dns && self.resolvers.contains(&packet.destination)
     }
 
-    /// Whether it answers a connection to a port of the hub that leads to its sender.
-    fn comes_from_forwarded_port(&self, packet: &UpperLayer) -> bool {
+    /// Returns whether a packet answers a connection to a port that the hub forwards to its sender.
+    fn answers_forwarded_port(&self, packet: &UpperLayer) -> bool {
         let is_it = |(service, to): &(Service, IpAddr)| {
             *to == packet.source && is_port(packet, *service, packet.ports.map(|(from, _)| from))
         };
@@ -167,7 +169,7 @@ const ERRORS6: RangeInclusive<u8> = 1..=4;
 const ECHO_REQUEST6: u8 = 128;
 const ECHO_REPLY6: u8 = 129;
 
-/// Whether it can belong to a connection that its receiver has opened.
+/// Returns whether a packet can belong to a connection that its receiver has opened.
 fn is_answer(packet: &UpperLayer) -> bool {
     match (packet.protocol, packet.icmp_type) {
         (protocol::TCP, _) => !packet.opens_connection,
@@ -177,13 +179,14 @@ fn is_answer(packet: &UpperLayer) -> bool {
             ECHO_REPLY | DESTINATION_UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM
         ),
         (protocol::ICMPV6, Some(kind)) => ERRORS6.contains(&kind) || kind == ECHO_REPLY6,
-        // A later fragment, which is nothing without the first.
+        // A later fragment, which is dropped without the first.
         (protocol::ICMP | protocol::ICMPV6, None) => true,
         _ => false,
     }
 }
 
-/// Whether it is for that service. Later fragments are: they are nothing without the first.
+/// Returns whether a packet is for that service. Later fragments are: without the first they are
+/// dropped.
 fn is_to(packet: &UpperLayer, service: Service) -> bool {
     is_port(packet, service, packet.ports.map(|(_, to)| to))
 }

@@ -185,7 +185,7 @@ pub struct Egress<B> {
     throughput: Throughput,
     /// What realtime flows and their parity take.
     realtime: Throughput,
-    /// Which real-time flows are active.
+    /// Real-time flows that are active.
     realtime_use: deadline::RealtimeUse,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,

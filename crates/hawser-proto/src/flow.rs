@@ -136,9 +136,10 @@ pub struct Flow<B> {
     used: Instant,
     /// This side has ended it, as TCP does.
     ended: bool,
-    /// What it behaves like, where its class follows from that.
+    /// Measures the flow's rate, where its class follows from that.
     meter: Option<Meter>,
-    /// What its packets may wait for, beyond the delay of the nearest path; `None`: for ever.
+    /// The time for which its packets are of use, beyond the delay of the nearest path; `None`: for
+    /// ever.
     budget: Option<Duration>,
     /// Packets sent, and those dropped because they would have come too late.
     packets: u64,
@@ -158,14 +159,14 @@ impl<B: Copy> Flow<B> {
         self.backlog
     }
 
-    /// How late its packets may arrive, beyond the delay of the nearest path; `None` where they are
-    /// of use however late.
+    /// Returns how late its packets may arrive, beyond the delay of the nearest path; `None` where
+    /// they are of use however late.
     #[must_use]
     pub fn budget(&self) -> Option<Duration> {
         self.budget
     }
 
-    /// Whether it sends so little that all of it may be sent twice.
+    /// Returns whether its rate is that of a call, so that all of it may be sent twice.
     #[must_use]
     pub fn is_call(&self) -> bool {
         self.budget == Some(CALL_BUDGET)
@@ -733,7 +734,7 @@ const LOW_PRIORITY: &str = "marked as low priority (DSCP)";
 const LOW_LATENCY: &str = "marked as low-latency data (DSCP)";
 const CONFERENCING: &str = "marked as conferencing (DSCP)";
 const TELEPHONY: &str = "marked as telephony (DSCP)";
-/// Of a flow whose rate is still to be seen.
+/// The reason for the class of a flow whose rate is not known yet.
 const BY_BEHAVIOUR: &str = "UDP";
 
 /// The code points by which a packet says what its flow needs.
@@ -761,7 +762,7 @@ fn classify(summary: &Summary) -> (Class, &'static str) {
     }
 }
 
-/// Whether reordering does the flow no harm: everything of IP but TCP, QUIC and WireGuard.
+/// Returns whether reordering does the flow no harm: all of IP but TCP, QUIC and WireGuard.
 fn order_is_free(summary: &Summary) -> bool {
     let key = &summary.key;
     match key.protocol {

@@ -139,7 +139,7 @@ pub struct Choices {
 pub struct Names {
     rules: Vec<Vec<Pattern>>,
     room: usize,
-    /// Whose answers join sets; `None` for everybody's.
+    /// The network whose answers join sets; `None`: the answers of all do.
     trusted: Option<NetworkId>,
     heard: BTreeMap<(IpAddr, String), Heard>,
     events: VecDeque<Learned>,

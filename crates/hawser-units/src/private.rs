@@ -1,11 +1,11 @@
-//! Addresses that are not public: what a client of somebody else's uplink or hub does not reach
-//! unless it is named.
+//! Addresses that are not public: a client of a hub or of a neighbour's uplink does not reach them
+//! unless they are named.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Net;
 
-/// Whether an address is not public ([`PRIVATE4`], [`PRIVATE6`]).
+/// Returns whether an address is not public ([`PRIVATE4`], [`PRIVATE6`]).
 #[must_use]
 pub fn is_private(address: IpAddr) -> bool {
     let nets4 = PRIVATE4.iter().map(|(net, prefix)| Net::new(*net, *prefix));

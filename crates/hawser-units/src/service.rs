@@ -1,4 +1,4 @@
-//! What listens at a port of a machine.
+//! Services that listen at a port of a machine.
 
 use core::fmt;
 use core::str::FromStr;
@@ -6,7 +6,7 @@ use core::str::FromStr;
 /// A transport port, or all of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
-    /// Everything.
+    /// Each service.
     All,
     /// A TCP port.
     Tcp(u16),

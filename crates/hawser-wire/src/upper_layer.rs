@@ -1,8 +1,8 @@
-//! What a packet filter must know of an inner IP packet: where it goes, and what its upper-layer
-//! header (RFC 8200) says, behind all extension headers.
+//! Reads of an inner IP packet what a packet filter needs: its addresses, and its upper-layer
+//! header (RFC 8200) behind all extension headers.
 //!
-//! [`crate::inner::parse`] reads what a scheduler needs and walks no extension header; a filter that
-//! did the same could be evaded by one.
+//! [`crate::inner::parse`] reads what a scheduler needs and walks no extension header: one would be
+//! enough to evade a filter that did the same.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -19,7 +19,7 @@ pub struct UpperLayer {
     pub protocol: u8,
     /// Source and destination port of TCP and UDP; `None` for others and for later fragments.
     pub ports: Option<(u16, u16)>,
-    /// Whether it opens a TCP connection: SYN without ACK.
+    /// Set for a packet that opens a TCP connection: SYN without ACK.
     pub opens_connection: bool,
     /// The type of an ICMP or ICMPv6 message.
     pub icmp_type: Option<u8>,
@@ -28,6 +28,7 @@ pub struct UpperLayer {
 /// The packet ends with its extension headers. Source: RFC 8200 section 4.7.
 pub const NO_NEXT_HEADER: u8 = 59;
 
+/// Numbers of extension headers. Source: RFC 8200 section 4, RFC 4302 section 2.
 const HOP_BY_HOP: u8 = 0;
 const ROUTING: u8 = 43;
 const FRAGMENT: u8 = 44;
@@ -60,10 +61,10 @@ pub fn parse(packet: &[u8]) -> Option<UpperLayer> {
     }
 }
 
-/// Where a fragment lies in its packet.
+/// The position of a fragment in its packet.
 #[derive(Clone, Copy)]
 struct Fragment {
-    /// In units of eight bytes.
+    /// The offset in units of eight bytes.
     offset: u16,
 }
 
@@ -86,8 +87,9 @@ fn parse_v4(packet: &[u8]) -> Option<UpperLayer> {
     )
 }
 
-/// Whether IPv4 options choose the route, or cannot be read.
+/// Returns whether IPv4 options choose the route, or cannot be read.
 fn is_source_routed(mut options: &[u8]) -> bool {
+    // RFC 791 section 3.1.
     const END: u8 = 0;
     const NO_OPERATION: u8 = 1;
     while let Some((kind, rest)) = options.split_first() {

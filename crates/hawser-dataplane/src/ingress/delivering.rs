@@ -95,7 +95,7 @@ impl Receiving {
         }
     }
 
-    /// Whether a client may send a packet that is restored.
+    /// Returns whether a client may send a packet that is restored.
     fn is_allowed(&mut self, id: u32) -> bool {
         let Some(filter) = &mut self.filter else {
             return true;

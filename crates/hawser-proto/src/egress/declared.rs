@@ -307,7 +307,7 @@ impl<B: Copy> Egress<B> {
         self.declared.holds(slot, &flow.key, len, now)
     }
 
-    /// How long packets of a flow are of use, where its program has declared it.
+    /// Returns how long packets of a flow are of use, where its program has declared it.
     pub(super) fn declared_deadline(&self, slot: u16, key: &FlowKey) -> Option<Duration> {
         let mut entries = self.declared.entries.iter();
         let entry = entries.find(|entry| entry.is_of(slot, key))?;

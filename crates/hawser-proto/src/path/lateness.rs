@@ -1,18 +1,19 @@
-//! How often a path's packets arrive too late for a call, though none is lost: a modem whose rate
-//! falls, a queue that a transfer of somebody else fills.
+//! Measures how often a path's packets arrive too late for a call, though none is lost: the rate of
+//! a modem falls, or other traffic fills a queue.
 
 use hawser_units::{Duration, Instant};
 
-/// A packet that has met a longer queue is late: of the 150 ms that a call's packet may take
-/// (`flow::behaviour`), what is left for the choice of another path.
+/// A packet that has met a longer queue is late. Source: two thirds of a call's budget
+/// (`flow::behaviour`, ITU-T G.114); the rest is for the choice of another path.
 const LATE: Duration = Duration::from_millis(100);
-/// Over this the share of late time is smoothed: a modem that has stalled stalls again within some
-/// ten seconds.
+/// The time constant of the late share. Source: measured in the recorded drives of
+/// docs/schedulers.md: a modem that has stalled stalls again within some ten seconds.
 const MEMORY: Duration = Duration::from_secs(30);
-/// The longest time for which one report speaks: a quiet path is probed once a second.
+/// The longest time for which one report counts. Source: `KEEPALIVE_BUSY`, the interval of probes
+/// of a quiet path, measured between reports.
 const LONGEST_STEP: Duration = Duration::from_secs(1);
 
-/// The share of time in which packets of a path were late, of late.
+/// The share of time in which packets of a path were late, over the last half minute.
 ///
 /// Cost: O(1) a report.
 #[derive(Clone, Copy, Debug, Default)]

@@ -38,9 +38,9 @@ impl Losses {
         self.share.max(self.usual)
     }
 
-    /// Takes in a report after the one whose highest packet number was `previous`; `excused` packets
-    /// before the highest are neither expected nor lost. Returns how many packets came since, and
-    /// how many this report shows lost.
+    /// Takes in a report after the one whose highest packet number was `previous`; `excused`
+    /// packets before the highest are neither expected nor lost. Returns how many packets came
+    /// since, and how many this report shows lost.
     pub(super) fn on_report(&mut self, report: &Feedback, previous: Option<u64>, excused: u64) -> (u32, u64) {
         let came = report.packets.wrapping_sub(self.received);
         self.received = report.packets;

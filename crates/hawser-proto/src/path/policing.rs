@@ -58,7 +58,7 @@ const MARGIN: f64 = 0.95;
 ///
 /// Source: docs/path-model.md, policers.
 const TRIAL_LOSSES: f64 = 7.0;
-/// Round trips in which losses of before are still found. Reason: one, and another until the report.
+/// Round trips in which losses of before are still found. Reason: one, and one until the report.
 ///
 /// Source: docs/path-model.md, policers.
 const SETTLE_ROUNDS: u32 = 2;

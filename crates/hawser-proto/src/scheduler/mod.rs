@@ -144,7 +144,7 @@ pub struct Demand {
     /// The head's place in a layered stream, or which of several descriptions it belongs to; `None`
     /// where there is no such mark.
     pub layer: Option<Layer>,
-    /// The flow sends so little that all of it may be sent twice, and what comes late is lost to it.
+    /// The flow is a call: all of it may be sent twice, and late packets are lost to it.
     pub is_call: bool,
 }
 

@@ -9,9 +9,9 @@ use crate::flow::behaviour::CALL_BUDGET;
 ///
 /// The copies of a packet go on the paths where they arrive next, until the share that all of them
 /// lose together is tolerable. To a call a packet that comes late is lost too. Copies are left out
-/// where they would come later than a retransmission, of a call's where they would come too late for
-/// it, and while the flows of this scheduler take more than a part of all paths: then copies would
-/// take from themselves.
+/// where they would come later than a retransmission, those of a call where they would be too late,
+/// and while the flows of this scheduler take more than a part of all paths: then copies would take
+/// from themselves.
 ///
 /// Source: none published; the condition is that of forward error correction at a rate that follows
 /// the measured loss, with the packet itself as its code. Cost: O(paths²) a packet while paths
@@ -19,7 +19,7 @@ use crate::flow::behaviour::CALL_BUDGET;
 #[derive(Clone, Debug, Default)]
 pub struct SelectiveRedundant {
     earliest: EarliestDelivery,
-    /// What all flows send, and what calls do.
+    /// Bytes of all flows, and of calls alone.
     all: Sent,
     calls: Sent,
 }
@@ -52,8 +52,8 @@ impl SelectiveRedundant {
         Self::default()
     }
 
-    /// Whether copies of what these flows send, or of calls alone, are a small part of what the
-    /// paths carry.
+    /// Returns whether copies of these flows, or of calls alone, are a small part of the paths'
+    /// capacity.
     fn is_sparse(&mut self, demand: &Demand, paths: &[PathView], now: Instant) -> bool {
         let all = self.all.add(demand.len.into(), now);
         let sent = match demand.is_call {

@@ -78,7 +78,7 @@ impl<K> SendingKeys<K> {
     }
 }
 
-/// How much a key has protected.
+/// The count of datagrams that a key has protected.
 #[derive(Debug, Default)]
 pub(super) struct Rekey {
     /// Datagrams of all paths, large ones several times.
