@@ -183,7 +183,9 @@ impl<B: Copy> Flow<B> {
         let Some(meter) = &mut self.meter else {
             return;
         };
-        let behaviour = meter.on_bytes(bytes, now);
+        let Some(behaviour) = meter.on_bytes(bytes, now) else {
+            return;
+        };
         self.why = behaviour.why();
         self.budget = match behaviour {
             Behaviour::Call => Some(CALL_BUDGET),
@@ -383,11 +385,11 @@ impl<B: Copy> Flows<B> {
             why,
             unordered,
             meter: (is_realtime && why == BY_BEHAVIOUR).then(|| Meter::new(now)),
-            budget: is_realtime.then_some(if why == CONFERENCING {
-                VIDEO_BUDGET
-            } else {
-                CALL_BUDGET
-            }),
+            budget: match why {
+                TELEPHONY if unordered => Some(CALL_BUDGET),
+                CONFERENCING if unordered => Some(VIDEO_BUDGET),
+                _ => None,
+            },
             ..self.new_flow(slot, summary.key, now)
         });
         self.index.insert(summary.key, slot);

@@ -250,7 +250,12 @@ fn conserved(world: &World, name: &str) {
         |(flow, number): &&(u16, u64)| sinks.get(flow).is_none_or(|sink| !sink.seen.contains(number));
     let gone = world.lost_labels[CLIENT].iter().filter(is_gone).count() as u64;
     let counters = hub.egress().counters();
-    let dropped = counters.policed + counters.too_large + counters.let_go + counters.expired + counters.shed;
+    let dropped = counters.policed
+        + counters.too_large
+        + counters.let_go
+        + counters.late
+        + counters.expired
+        + counters.shed;
     assert_eq!(
         offered - delivered,
         gone + dropped,

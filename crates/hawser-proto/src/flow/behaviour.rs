@@ -1,7 +1,8 @@
 //! Classifies UDP flows by their rate: the protocol does not distinguish a call from a backup.
 //!
-//! Rates are measured over windows of [`WINDOW`] as packets come in. A flow begins as a call, and
-//! each window may change that, except that a transfer stays one.
+//! Rates are measured over windows of [`WINDOW`] as packets come in. Nothing is known of a flow until
+//! its first window has ended, so none of its packets is dropped for its age; each window after that
+//! may change the result, except that a transfer stays one.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
@@ -23,10 +24,9 @@ pub(crate) const CALL_BUDGET: Duration = Duration::from_millis(150);
 pub(crate) const VIDEO_BUDGET: Duration = Duration::from_millis(400);
 
 /// The kind of sender that a flow's rate shows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Sends little, steadily: a call, a game, a remote desktop.
-    #[default]
     Call,
     /// Sends as much as live video does.
     Video,
@@ -39,7 +39,7 @@ pub enum Behaviour {
 pub(super) struct Meter {
     since: Instant,
     bytes: u64,
-    behaviour: Behaviour,
+    behaviour: Option<Behaviour>,
 }
 
 impl Meter {
@@ -47,27 +47,28 @@ impl Meter {
         Self {
             since: now,
             bytes: 0,
-            behaviour: Behaviour::default(),
+            behaviour: None,
         }
     }
 
-    /// Takes note of inner bytes that came in; returns the kind of sender.
-    pub(super) fn on_bytes(&mut self, bytes: u64, now: Instant) -> Behaviour {
+    /// Takes note of inner bytes that came in; returns the kind of sender, once it
+    /// is known.
+    pub(super) fn on_bytes(&mut self, bytes: u64, now: Instant) -> Option<Behaviour> {
         self.bytes += bytes;
         let elapsed = now.since(self.since);
         // A window's worth of a transfer is one, however little of the window is over.
         if self.bytes > TRANSFER_ABOVE.bytes_in(WINDOW).0 {
-            self.behaviour = Behaviour::Transfer;
+            self.behaviour = Some(Behaviour::Transfer);
         }
-        if elapsed < WINDOW || self.behaviour == Behaviour::Transfer {
+        if elapsed < WINDOW || self.behaviour == Some(Behaviour::Transfer) {
             return self.behaviour;
         }
         let is_call = Rate::of(Bytes(self.bytes), elapsed).is_none_or(|rate| rate <= CALL_BELOW);
-        self.behaviour = if is_call {
+        self.behaviour = Some(if is_call {
             Behaviour::Call
         } else {
             Behaviour::Video
-        };
+        });
         (self.since, self.bytes) = (now, 0);
         self.behaviour
     }
@@ -93,12 +94,12 @@ mod tests {
         let mut now = Instant::from_nanos(1_000_000_000);
         let end = now + Duration::from_secs(3);
         let mut meter = Meter::new(now);
-        let mut last = Behaviour::default();
+        let mut last = None;
         while now < end {
             last = meter.on_bytes(bytes, now);
             now += rate.time_for(Bytes(bytes));
         }
-        last
+        last.expect("three windows have passed")
     }
 
     #[test]
@@ -114,18 +115,21 @@ mod tests {
         let now = Instant::from_nanos(1_000_000_000);
         let mut meter = Meter::new(now);
         let second = TRANSFER_ABOVE.bytes_in(WINDOW).0;
-        assert_eq!(meter.on_bytes(second, now), Behaviour::Call);
-        assert_eq!(meter.on_bytes(1, now), Behaviour::Transfer);
+        assert_eq!(meter.on_bytes(second, now), None);
+        assert_eq!(meter.on_bytes(1, now), Some(Behaviour::Transfer));
         let later = now + Duration::from_secs(100);
-        assert_eq!(meter.on_bytes(1, later), Behaviour::Transfer);
+        assert_eq!(meter.on_bytes(1, later), Some(Behaviour::Transfer));
     }
 
     #[test]
     fn a_call_that_becomes_a_video_is_one_within_a_window() {
         let now = Instant::from_nanos(1_000_000_000);
         let mut meter = Meter::new(now);
-        assert_eq!(meter.on_bytes(200, now), Behaviour::Call);
-        assert_eq!(meter.on_bytes(1_000_000, now + WINDOW), Behaviour::Video);
-        assert_eq!(meter.on_bytes(200, now + WINDOW * 2), Behaviour::Call);
+        assert_eq!(meter.on_bytes(200, now + WINDOW), Some(Behaviour::Call));
+        assert_eq!(
+            meter.on_bytes(1_000_000, now + WINDOW * 2),
+            Some(Behaviour::Video)
+        );
+        assert_eq!(meter.on_bytes(200, now + WINDOW * 3), Some(Behaviour::Call));
     }
 }
