@@ -1,8 +1,8 @@
 //! Classifies UDP flows by their rate: the protocol does not distinguish a call from a backup.
 //!
-//! Rates are measured over windows of [`WINDOW`] as packets come in. Nothing is known of a flow until
-//! its first window has ended, so none of its packets is dropped for its age; each window after that
-//! may change the result, except that a transfer stays one.
+//! Rates are measured over windows of [`WINDOW`] as packets come in. Nothing is known of a flow
+//! until its first window has ended, so none of its packets is dropped for its age; each window
+//! after that may change the result, except that a transfer stays one.
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
