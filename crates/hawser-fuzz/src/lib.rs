@@ -19,7 +19,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 24] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -27,6 +27,7 @@ pub const TARGETS: [Target; 23] = [
     ("gre", packets::gre),
     ("opening", packets::opening),
     ("inner", packets::inner),
+    ("filter", packets::filter),
     ("frame", packets::frame),
     ("layer", packets::layer),
     ("segment", packets::segment),

@@ -1,7 +1,8 @@
 //! Parsers of bytes.
 
+use hawser_proto::client_filter::Policy;
 use hawser_proto::fec::Decoder;
-use hawser_units::{Duration, Instant, Sequence};
+use hawser_units::{Duration, Instant, Sequence, is_private};
 use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer, is_data};
@@ -15,6 +16,7 @@ use hawser_wire::opening::{Challenge, Opening};
 use hawser_wire::parity::{PARITY_LEN, Parity, emit_symbol, parse_symbol, symbol_len};
 use hawser_wire::peer::PeerMessage;
 use hawser_wire::pool::PoolMessage;
+use hawser_wire::upper_layer;
 
 /// A datagram as it comes from the network, and its parts as they come out of decryption.
 pub(crate) fn data(input: &[u8]) {
@@ -33,6 +35,24 @@ pub(crate) fn data(input: &[u8]) {
         let mut out = [0; FEEDBACK_LEN];
         report.emit(&mut out);
         assert_eq!(Feedback::parse(&out), Some(report));
+    }
+}
+
+/// A packet of a client, as the hub's filter sees it: it agrees with the scheduler's reading, and
+/// with a policy that names nothing reaches no address that is not public.
+pub(crate) fn filter(input: &[u8]) {
+    let Some(packet) = upper_layer::parse(input) else {
+        return;
+    };
+    if let Some(summary) = inner::parse(input) {
+        let key = summary.key;
+        assert_eq!((packet.source, packet.destination), (key.source, key.destination));
+        if summary.has_transport() {
+            assert_eq!(packet.ports, Some((key.source_port, key.destination_port)));
+        }
+    }
+    if Policy::default().check(&packet).is_ok() {
+        assert!(!is_private(packet.destination));
     }
 }
 
