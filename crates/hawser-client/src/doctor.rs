@@ -13,6 +13,7 @@ use hawser_control::over_tls::dial;
 use hawser_control::tls;
 use hawser_host::dhcp;
 use hawser_host::dns::{NameServers, Place};
+use hawser_host::finding::Finding;
 use hawser_host::portal::{Look, look_for_portal};
 use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
@@ -21,19 +22,6 @@ use serde::Serialize;
 use tokio::time::timeout;
 
 use super::joined::Joined;
-
-/// One thing that was looked at.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
-    /// What: `link`, `address`, `dns`, `portal`, `udp`, `tcp`, `mtu`.
-    pub what: &'static str,
-    /// Whether it is as it should be.
-    pub good: bool,
-    /// How it is.
-    pub said: String,
-    /// What to do about it.
-    pub next: Option<String>,
-}
 
 /// A network, or a device that could be one.
 #[derive(Clone, Debug, Serialize)]
@@ -138,9 +126,9 @@ impl Patient<'_> {
 
     fn link(&self) -> Finding {
         if self.device.has_carrier {
-            good("link", "is there")
+            Finding::good("link", "is there")
         } else {
-            bad(
+            Finding::bad(
                 "link",
                 "is not there",
                 "plug the cable in, join the Wi-Fi, or switch the modem on",
@@ -157,14 +145,14 @@ impl Patient<'_> {
                     .iter()
                     .map(|(a, p)| format!("{a}/{p}"))
                     .collect();
-                good("address", &all.join(", "))
+                Finding::good("address", &all.join(", "))
             }
-            None if self.device.addresses.is_empty() => bad(
+            None if self.device.addresses.is_empty() => Finding::bad(
                 "address",
                 "none",
                 &format!("set one up, or write dhcp = \"auto\" under [networks.{name}] in client.toml"),
             ),
-            None => bad(
+            None => Finding::bad(
                 "address",
                 "there is one, and no default route",
                 &format!("without a router nothing is reached over {name}: set a default route up"),
@@ -194,11 +182,11 @@ impl Patient<'_> {
             .as_ref()
             .map(|page| page.host.as_str());
         let Some(name) = hub.or(page) else {
-            return good("dns", "no name is needed");
+            return Finding::good("dns", "no name is needed");
         };
         if self.servers.is_empty() {
             let next = "write dns = [\"ADDRESS\"] under its name in client.toml";
-            return bad("dns", "nobody names resolvers for it", next);
+            return Finding::bad("dns", "nobody names resolvers for it", next);
         }
         let place = self.place();
         let found = timeout(TIMEOUT, async {
@@ -206,10 +194,10 @@ impl Patient<'_> {
             both.0.is_ok_and(|found| !found.is_empty()) || both.1.is_ok_and(|found| !found.is_empty())
         });
         if found.await.unwrap_or(false) {
-            return good("dns", &format!("its resolvers know {name}"));
+            return Finding::good("dns", &format!("its resolvers know {name}"));
         }
         let asked: Vec<_> = self.servers.iter().map(ToString::to_string).collect();
-        bad(
+        Finding::bad(
             "dns",
             &format!("its resolvers ({}) do not know {name}", asked.join(", ")),
             "a hub that was reached before is found all the same; else name an address as the hub's endpoint",
@@ -218,7 +206,7 @@ impl Patient<'_> {
 
     async fn portal(&self) -> Finding {
         let Some(page) = &self.config.direct.portal_check.0 else {
-            return good("portal", "not looked for (portal_check = \"off\")");
+            return Finding::good("portal", "not looked for (portal_check = \"off\")");
         };
         self.look(page).await
     }
@@ -231,10 +219,10 @@ impl Patient<'_> {
         };
         let found = look_for_portal(&look).await;
         match found.outcome {
-            Outcome::Page => good("portal", "none"),
+            Outcome::Page => Finding::good("portal", "none"),
             Outcome::Other => {
                 let login = found.login.unwrap_or_else(|| "any http:// page".to_owned());
-                bad(
+                Finding::bad(
                     "portal",
                     "a login page is in between",
                     &format!("log in at {login}"),
@@ -253,12 +241,15 @@ impl Patient<'_> {
     async fn hub(&self, network: &Network) -> (Vec<Finding>, bool) {
         let (Some(joined), Some(identity)) = (self.joined, self.identity) else {
             let next = "join one: sudo hawser up INVITATION (from `hawser hub invite NAME` on the hub)";
-            return (vec![bad("udp", "no hub is known", next)], false);
+            return (vec![Finding::bad("udp", "no hub is known", next)], false);
         };
         let carried = |address: &&SocketAddr| network.carries(address.is_ipv6());
         let Some(remote) = joined.addresses.iter().find(carried).copied() else {
             let said = "the hub has no address of a family that this network carries";
-            return (vec![bad("udp", said, "name another endpoint in hub.toml")], false);
+            return (
+                vec![Finding::bad("udp", said, "name another endpoint in hub.toml")],
+                false,
+            );
         };
         let (udp, tcp) = tokio::join!(
             by_udp(&self.device.name, remote, network.mtu, identity, joined),
@@ -268,7 +259,10 @@ impl Patient<'_> {
         match &udp {
             Ok((took, size)) => {
                 let took = took.as_millis();
-                findings.push(good("udp", &format!("the hub at {remote} answers in {took} ms")));
+                findings.push(Finding::good(
+                    "udp",
+                    &format!("the hub at {remote} answers in {took} ms"),
+                ));
                 findings.push(tcp_finding(&tcp, true));
                 findings.push(size_finding(*size, network.mtu));
             }
@@ -279,7 +273,7 @@ impl Patient<'_> {
                     let port = remote.port();
                     format!("is the hub running, and UDP {port} open in its firewall?")
                 };
-                findings.push(bad(
+                findings.push(Finding::bad(
                     "udp",
                     &format!("no answer from the hub at {remote}: {error}"),
                     &next,
@@ -311,7 +305,7 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
             } else {
                 " (with a certificate that is not of the hub's own key)"
             };
-            good("tcp", &format!("the hub answers TLS on TCP {port}{whose}"))
+            Finding::good("tcp", &format!("the hub answers TLS on TCP {port}{whose}"))
         }
         Err((port, error)) => {
             let next = if has_udp {
@@ -321,7 +315,7 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
                     "does the hub listen on TCP {port} ([tls] in hub.toml), and does its firewall let it in?"
                 )
             };
-            bad("tcp", &format!("no hub by TLS on TCP {port}: {error}"), &next)
+            Finding::bad("tcp", &format!("no hub by TLS on TCP {port}: {error}"), &next)
         }
     }
 }
@@ -329,7 +323,7 @@ fn tcp_finding(tcp: &Result<Tcp, (u16, String)>, has_udp: bool) -> Finding {
 /// What the largest packet that passed says. `mtu`: the largest that the device takes.
 fn size_finding(size: u16, mtu: u32) -> Finding {
     if u32::from(size) + SIZE_STEP >= mtu.min(LARGEST) {
-        return good(
+        return Finding::good(
             "mtu",
             &format!("packets of {size} bytes pass (the device takes {mtu})"),
         );
@@ -337,11 +331,11 @@ fn size_finding(size: u16, mtu: u32) -> Finding {
     let said = format!("large packets do not pass: {size} bytes at most, though the device takes {mtu}");
     if size < 1_280 {
         let next = "ask who runs the network: small packets use it, large ones other networks or pieces";
-        bad("mtu", &said, next)
+        Finding::bad("mtu", &said, next)
     } else {
         Finding {
             next: Some("nothing: the tunnel finds the size by itself".to_owned()),
-            ..good("mtu", &said)
+            ..Finding::good("mtu", &said)
         }
     }
 }
@@ -391,24 +385,6 @@ async fn largest(connection: &quinn::Connection, took: Duration) -> u16 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     size
-}
-
-fn good(what: &'static str, said: &str) -> Finding {
-    Finding {
-        what,
-        good: true,
-        said: said.to_owned(),
-        next: None,
-    }
-}
-
-fn bad(what: &'static str, said: &str, next: &str) -> Finding {
-    Finding {
-        what,
-        good: false,
-        said: said.to_owned(),
-        next: Some(next.to_owned()),
-    }
 }
 
 /// For one answer: far networks have round trips of 2 s.

@@ -32,6 +32,7 @@ pub mod dashboard;
 pub mod database;
 pub mod dhcp;
 pub mod dns;
+pub mod finding;
 pub mod history;
 pub mod http;
 pub mod http_client;

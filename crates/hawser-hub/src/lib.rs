@@ -24,6 +24,7 @@
 mod accounts;
 mod commands;
 mod departed;
+pub mod doctor;
 mod limits;
 mod parting;
 mod reach;

@@ -60,11 +60,7 @@ fn render(found: &Examination) -> String {
         };
         lines.push(format!("{}{used}", network.name));
         for finding in &network.findings {
-            let mark = if finding.good { "ok " } else { "-- " };
-            lines.push(format!("  {mark} {:<8} {}", finding.what, finding.said));
-            if let Some(next) = &finding.next {
-                lines.push(format!("               -> {next}"));
-            }
+            lines.extend(finding.lines());
         }
     }
     let reached: Vec<_> = found

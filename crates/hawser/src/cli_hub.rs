@@ -10,7 +10,8 @@ use hawser_config::{
     self as config, AnyNet, ClientNames, HubConfig, Net4, Net6, Span, StoreConfig, StoreUrl,
 };
 use hawser_control::enrolment::{MonthSum, Standing, Subnet};
-use hawser_host::run_dir::Role;
+use hawser_host::finding::Finding;
+use hawser_host::run_dir::{self, Role};
 use hawser_hub::{self as hub, HubInit, HubOptions, Spread};
 use hawser_linux::confine::Duty;
 use hawser_terminal::{columns, complain, say, show};
@@ -54,6 +55,11 @@ enum HubCommand {
     /// the networks around it: UDP payload, with what was sent twice. The last five seconds may be
     /// missing. With a quota, what is left of it in this month.
     Usage(HubUsageArgs),
+    /// Finds what keeps the hub from forwarding for its clients, and says what to do about it.
+    ///
+    /// It examines the running hub, the kernel's forwarding, other firewalls, resolvers and the
+    /// table of connections, and changes nothing. Fails when something is not as it should be.
+    Doctor(ListArgs),
     /// Moves clients from this machine's files into the database that hub.toml names.
     ///
     /// Everybody stays enrolled. The hub reads the database from its next start on; the files stay
@@ -286,6 +292,19 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::List(args) => {
             let list = hub::list(&args.places.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
+        }
+        HubCommand::Doctor(args) => {
+            let socket = run_dir::socket(&args.places.run_dir(Role::Hub));
+            let found = hub::doctor::examine(&args.places.dir, &socket)?;
+            let lines: Vec<_> = found.iter().flat_map(Finding::lines).collect();
+            print(
+                args.json,
+                || json!({ "version": 1, "findings": found }),
+                &lines.join("\n"),
+            )?;
+            if !found.iter().all(|finding| finding.good) {
+                return Ok(ExitCode::FAILURE);
+            }
         }
         HubCommand::Migrate(args) => {
             let count = hub::migrate(&args.places.dir)?;

@@ -1,0 +1,198 @@
+//! Finds what keeps a hub from forwarding for its clients, and says what to do about it.
+
+use std::path::Path;
+
+use hawser_config::HubConfig;
+use hawser_host::control_socket;
+use hawser_host::finding::Finding;
+use hawser_linux::firewalls::forward_drops;
+use serde_json::Value;
+
+use super::load;
+
+/// The state of the machine and of the hub.
+#[derive(Clone, Debug, Default)]
+struct Seen {
+    /// Answer of the running hub.
+    status: Option<Value>,
+    /// `net.ipv4.ip_forward`, and `net.ipv6.conf.all.forwarding` where the machine has IPv6.
+    forwarding: (bool, Option<bool>),
+    /// Chains of other firewalls that drop what is forwarded.
+    drops: Vec<String>,
+    /// Entries of the kernel's table of connections, and how many it holds.
+    connections: Option<(u64, u64)>,
+}
+
+/// Examines the hub on this machine, and changes nothing. `socket`: the control socket of the hub.
+///
+/// # Errors
+/// hub.toml is wrong or cannot be read.
+pub fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
+    let config = load(dir)?;
+    let setting = |key: &str| std::fs::read_to_string(Path::new("/proc/sys").join(key)).ok();
+    let is_on = |key: &str| setting(key).map(|text| text.trim() == "1");
+    let number = |key: &str| setting(key)?.trim().parse().ok();
+    let seen = Seen {
+        status: control_socket::ask(socket, &control_socket::Request::Status).ok(),
+        forwarding: (
+            is_on("net/ipv4/ip_forward") == Some(true),
+            is_on("net/ipv6/conf/all/forwarding"),
+        ),
+        drops: forward_drops(&config.interface.0),
+        connections: number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max")),
+    };
+    Ok(judge(&config, &seen))
+}
+
+fn judge(config: &HubConfig, seen: &Seen) -> Vec<Finding> {
+    let mut found = vec![running(seen.status.as_ref())];
+    found.push(forwarding(config, seen));
+    found.push(match seen.drops.as_slice() {
+        [] => Finding::good(
+            "firewall",
+            "no other firewall drops by its policy what is forwarded",
+        ),
+        drops => Finding::bad(
+            "firewall",
+            &format!("drops what clients send: {}", drops.join(", ")),
+            &format!(
+                "let it accept packets that come in or leave by {}",
+                config.interface.0
+            ),
+        ),
+    });
+    found.push(match config.dns.as_slice() {
+        [] => Finding::bad(
+            "dns",
+            "hub.toml names no resolver: clients with dns = \"hub\" resolve no name",
+            "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml",
+        ),
+        all => Finding::good("dns", &format!("clients are given {} resolvers", all.len())),
+    });
+    found.extend(seen.connections.map(connections));
+    found
+}
+
+fn running(status: Option<&Value>) -> Finding {
+    let Some(status) = status else {
+        return Finding::bad(
+            "hub",
+            "does not run",
+            "sudo systemctl start hawser-hub, then: journalctl -u hawser-hub",
+        );
+    };
+    match status["notice"].as_str() {
+        Some(notice) => Finding::bad("hub", "runs, and warns", notice),
+        None => Finding::good("hub", status["state"].as_str().unwrap_or("runs")),
+    }
+}
+
+fn forwarding(config: &HubConfig, seen: &Seen) -> Finding {
+    let (v4, v6) = seen.forwarding;
+    let is_missing = |key: &str| {
+        Finding::bad(
+            "forward",
+            &format!("{key} is 0: the kernel drops what clients send"),
+            &format!("sudo sysctl -w {key}=1, and find the program that changes it"),
+        )
+    };
+    if !v4 {
+        is_missing("net.ipv4.ip_forward")
+    } else if config.pool6.is_some() && v6 == Some(false) {
+        is_missing("net.ipv6.conf.all.forwarding")
+    } else {
+        Finding::good("forward", "the kernel forwards")
+    }
+}
+
+fn connections((used, room): (u64, u64)) -> Finding {
+    let said = format!("{used} of {room} entries of the kernel's table of connections are in use");
+    if used.saturating_mul(FULL_PART) > room.saturating_mul(FULL_PART - 1) {
+        let more = room.saturating_mul(2);
+        Finding::bad(
+            "conntrack",
+            &said,
+            &format!("sudo sysctl -w net.netfilter.nf_conntrack_max={more}"),
+        )
+    } else {
+        Finding::good("conntrack", &said)
+    }
+}
+
+/// The table is nearly full when less than this part of it is free. Source: the kernel drops new
+/// connections of a full table, and a tenth is what a busy hub opens in some seconds.
+const FULL_PART: u64 = 10;
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn config(text: &str) -> HubConfig {
+        toml::from_str(text).expect("valid")
+    }
+
+    fn healthy() -> Seen {
+        Seen {
+            status: Some(json!({ "state": "up", "notice": null })),
+            forwarding: (true, Some(true)),
+            drops: Vec::new(),
+            connections: Some((10, 1000)),
+        }
+    }
+
+    /// The subjects that are not as they should be.
+    fn bad(config: &HubConfig, seen: &Seen) -> Vec<&'static str> {
+        let found = judge(config, seen);
+        assert!(found.iter().all(|finding| finding.good == finding.next.is_none()));
+        let bad = found.iter().filter(|finding| !finding.good);
+        bad.map(|finding| finding.what).collect()
+    }
+
+    #[test]
+    fn each_cause_is_found_alone() {
+        let names =
+            config("endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\ndns = [\"9.9.9.9\"]\n");
+        assert_eq!(bad(&names, &healthy()), [""; 0]);
+        let seen = Seen {
+            status: None,
+            ..healthy()
+        };
+        assert_eq!(bad(&names, &seen), ["hub"]);
+        let seen = Seen {
+            status: Some(json!({ "state": "up", "notice": "something else" })),
+            ..healthy()
+        };
+        assert_eq!(bad(&names, &seen), ["hub"]);
+        let seen = Seen {
+            forwarding: (false, Some(true)),
+            ..healthy()
+        };
+        assert_eq!(bad(&names, &seen), ["forward"]);
+        let seen = Seen {
+            drops: vec!["nftables chain ip filter FORWARD".to_owned()],
+            ..healthy()
+        };
+        assert_eq!(bad(&names, &seen), ["firewall"]);
+        let seen = Seen {
+            connections: Some((950, 1000)),
+            ..healthy()
+        };
+        assert_eq!(bad(&names, &seen), ["conntrack"]);
+        let none = config("endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\n");
+        assert_eq!(bad(&none, &healthy()), ["dns"]);
+    }
+
+    #[test]
+    fn forwarding_of_ipv6_counts_where_clients_have_it() {
+        let seen = Seen {
+            forwarding: (true, Some(false)),
+            ..healthy()
+        };
+        let text = "endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\ndns = [\"9.9.9.9\"]\n";
+        assert_eq!(bad(&config(text), &seen), [""; 0]);
+        let both = config(&format!("{text}pool6 = \"fd00:1::/64\"\n"));
+        assert_eq!(bad(&both, &seen), ["forward"]);
+    }
+}
