@@ -70,11 +70,11 @@ impl SelectiveRedundant {
             let late = if is_call { path.late } else { 0.0 };
             1.0 - (1.0 - path.loss) * (1.0 - late)
         };
-        let mut patience = paths[first].round_trip + RETRANSMISSION;
+        let mut longest_wait = paths[first].round_trip + RETRANSMISSION;
         if is_call && paths[first].late > TOLERATED {
-            patience = patience.max(CALL_BUDGET);
+            longest_wait = longest_wait.max(CALL_BUDGET);
         }
-        let latest = paths[first].arrival(now) + patience;
+        let latest = paths[first].arrival(now) + longest_wait;
         let (mut mask, mut loss) = (1 << first, missed(&paths[first]));
         while loss > TOLERATED {
             let others = paths.iter().enumerate().take(64);
