@@ -350,7 +350,7 @@ impl Pmtu {
             Phase::Raising | Phase::Searching if !self.has_failed() => {
                 (self.known < self.ceiling).then_some(self.ceiling)
             }
-            Phase::Raising if self.known < self.base() => Some(self.base()),
+            Phase::Raising if self.known < self.base() && self.too_large > self.base() => Some(self.base()),
             Phase::Raising | Phase::Searching | Phase::Error if self.is_finished() => None,
             Phase::Raising => Some(self.known + STEP),
             Phase::Searching if self.known < PPPOE && self.too_large == PPPOE + STEP => Some(PPPOE),
@@ -366,14 +366,14 @@ impl Pmtu {
             self.alarms = 0;
         }
         match self.phase {
-            Phase::Base | Phase::Raising if size > base => {}
+            Phase::Raising => {}
+            Phase::Base if size > base => {}
             Phase::Confirming if size > base => {
                 self.known = base;
                 self.proven = self.proven.min(base);
                 self.raise = RAISE_MIN;
                 self.phase = Phase::Base;
             }
-            Phase::Raising => self.complete(now),
             Phase::Base | Phase::Confirming => {
                 self.known = MIN.min(base);
                 self.proven = 0;
