@@ -315,7 +315,7 @@ impl Pmtu {
             self.tries += 1;
             if self.tries >= self.max_tries() {
                 self.tries = 0;
-                self.on_failed(size, now);
+                self.on_failed(size);
             }
         } else if self.is_settled() && self.phase != Phase::Raising {
             self.begin_raise(now);
@@ -359,7 +359,7 @@ impl Pmtu {
     }
 
     /// The size that was probed does not pass.
-    fn on_failed(&mut self, size: u16, now: Instant) {
+    fn on_failed(&mut self, size: u16) {
         let base = self.base();
         self.too_large = size;
         if self.phase == Phase::Confirming {
