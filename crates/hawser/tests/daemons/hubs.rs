@@ -595,22 +595,26 @@ fn a_rule_sends_a_destination_through_another_hub_while_that_answers() {
     assert!(seen.contains("counter packets 0 "), "{seen}");
 }
 
-/// Makes the way from the first hub to the server's first address longer by 2 * [`DETOUR`], for its
-/// clients alone: they appear there as [`BY_DETOUR`].
-fn take_a_detour(world: &World) {
-    let ends = ["h", "w"].map(|side| {
+/// Lengthens the way from the hub in `side` to `destination` by 2 * [`DETOUR`], for its clients
+/// alone: the server sees them as `seen_as`.
+fn take_a_detour(world: &World, side: &str, destination: &str, seen_as: &str) {
+    let device = format!("detour-{side}");
+    let ends = [side, "w"].map(|side| {
         let tun = world
             .open(side)
-            .run(|| Tun::create("detour", 1500).map_err(std::io::Error::other))
+            .run(|| Tun::create(&device, 1500).map_err(std::io::Error::other))
             .unwrap();
-        world.ip(&world.namespace(side), "link set detour up");
+        world.ip(&world.namespace(side), &format!("link set {device} up"));
         Arc::new(tun)
     });
-    let (hub, server) = (world.namespace("h"), world.namespace("w"));
-    world.ip(&hub, &format!("addr add {BY_DETOUR}/32 dev detour"));
-    world.ip(&hub, "route add default dev detour table 77");
-    world.ip(&hub, "rule add iif hawserhub0 to 192.0.2.2 lookup 77");
-    world.ip(&server, &format!("route add {BY_DETOUR}/32 dev detour"));
+    let (hub, server) = (world.namespace(side), world.namespace("w"));
+    world.ip(&hub, &format!("addr add {seen_as}/32 dev {device}"));
+    world.ip(&hub, &format!("route add default dev {device} table 77"));
+    world.ip(
+        &hub,
+        &format!("rule add iif hawserhub0 to {destination} lookup 77"),
+    );
+    world.ip(&server, &format!("route add {seen_as}/32 dev {device}"));
     for [from, to] in [[0, 1], [1, 0]] {
         let (from, to) = (Arc::clone(&ends[from]), Arc::clone(&ends[to]));
         let (queue, waiting) = mpsc::channel::<(Instant, Vec<u8>)>();
@@ -637,6 +641,7 @@ fn take_a_detour(world: &World) {
 
 const DETOUR: Duration = Duration::from_millis(25);
 const BY_DETOUR: &str = "192.0.9.1";
+const BY_DETOUR_OF_SECOND: &str = "192.0.9.2";
 
 #[test]
 fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
@@ -645,7 +650,8 @@ fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
     let prepare = |world: &World| {
         before = world.system("c");
         echo = Some(Echo::start(world));
-        take_a_detour(world);
+        take_a_detour(world, "h", "192.0.2.2", BY_DETOUR);
+        take_a_detour(world, "s", "192.0.2.3", BY_DETOUR_OF_SECOND);
         std::fs::create_dir_all(world.place("c")).unwrap();
         let text = "hub = \"faster\"\nkill_switch = true\n[direct]\nportal_check = \"off\"\n";
         std::fs::write(world.place("c").join("client.toml"), text).unwrap();
@@ -667,7 +673,7 @@ fn a_destination_is_reached_through_the_hub_that_is_sooner_there() {
     println!("found out after {:?}", began.elapsed());
     assert_eq!(hubs.in_use(), "198.51.100.1:4430");
     for _ in 0..5 {
-        assert_eq!(reached(BOTH[1]), BY_FIRST, "there the hub in use is as near");
+        assert_eq!(reached(BOTH[1]), BY_FIRST, "there the hub in use is nearer");
         assert_eq!(reached(BOTH[0]), BY_SECOND);
     }
     assert_eq!(here.appears().unwrap(), BY_DETOUR);
