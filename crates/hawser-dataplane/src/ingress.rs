@@ -116,8 +116,6 @@ pub(super) struct Links {
     pub(super) format: Format,
     /// How packets are put in order.
     pub(super) order: resequencer::Config,
-    /// The destinations that clients may reach, on a hub.
-    pub(super) client_policy: Option<Arc<Policy>>,
     pub(super) orders: Taker<Order, (), Waker>,
     /// The sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
@@ -152,11 +150,12 @@ pub(super) struct Receiving {
 }
 
 impl Receiving {
-    pub(super) fn new(links: Links, share: Share) -> Self {
+    /// `client_policy`: the destinations that clients may reach, on a hub.
+    pub(super) fn new(links: Links, client_policy: Option<Arc<Policy>>, share: Share) -> Self {
         let mut store = Store::new(share, now());
         let offered = (0..BUFFERS).map(|_| store.take()).collect();
         Self {
-            filter: links.client_policy.clone().map(ClientFilter::new),
+            filter: client_policy.map(ClientFilter::new),
             links,
             sockets: Vec::new(),
             sessions: BTreeMap::new(),

@@ -671,12 +671,11 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
                 tun: receiving,
                 format,
                 order: trial.order(),
-                client_policy,
                 orders: for_ingress,
                 egress: StopsOther(egress),
                 control,
             };
-            ingress::Receiving::new(links, received).run();
+            ingress::Receiving::new(links, client_policy, received).run();
         })?);
     }
     let orders: Orders = Arc::new(move |command| dispatch.send(command));

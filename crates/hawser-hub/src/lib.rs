@@ -120,7 +120,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
     let isolation = config.isolation(ports, subnets);
-    let local = netlink::subnets_of(|_| true).await;
+    let local = netlink::addresses().await;
     let local = local.context("cannot list the addresses of this machine")?;
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);

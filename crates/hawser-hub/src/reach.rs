@@ -143,8 +143,10 @@ impl Reach {
 
     /// Takes in the addresses of this machine, each with its prefix length.
     pub(super) fn set_local(&mut self, local: Vec<Net>) {
-        self.local = local;
-        self.send_policy();
+        if self.local != local {
+            self.local = local;
+            self.send_policy();
+        }
     }
 
     fn send_policy(&self) {

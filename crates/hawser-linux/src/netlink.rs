@@ -128,20 +128,22 @@ pub struct Watch<T = Network> {
     task: JoinHandle<()>,
 }
 
+/// The announcements after which networks, and what is on their links, are listed again.
+const LINKS_ADDRESSES_ROUTES: [MulticastGroup; 5] = [
+    MulticastGroup::Link,
+    MulticastGroup::Ipv4Ifaddr,
+    MulticastGroup::Ipv6Ifaddr,
+    MulticastGroup::Ipv4Route,
+    MulticastGroup::Ipv6Route,
+];
+
 impl Watch<Network> {
     /// Starts to watch the networks; must be called within a tokio runtime.
     ///
     /// # Errors
     /// [`WatchError::Socket`].
     pub fn start() -> Result<Self, WatchError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-        ];
-        Self::over(&groups, |handle| Box::pin(list(handle)))
+        Self::over(&LINKS_ADDRESSES_ROUTES, |handle| Box::pin(list(handle)))
     }
 }
 
@@ -363,20 +365,7 @@ fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     if message.header.flags.intersects(unfit) {
         return None;
     }
-    let mut address = None;
-    for attribute in &message.attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
-        match attribute {
-            // On a point-to-point link `Address` is the far side's.
-            AddressAttribute::Local(local) => {
-                address = Some(*local);
-                break;
-            }
-            AddressAttribute::Address(either) => address = Some(*either),
-            _ => {}
-        }
-    }
-    let address = address?;
+    let address = own_address(message)?;
     let is_global = match address {
         IpAddr::V4(v4) => !v4.is_link_local() && !v4.is_loopback(),
         IpAddr::V6(v6) => !v6.is_unicast_link_local() && !v6.is_loopback(),
@@ -436,28 +425,65 @@ fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
 const SETTLE: Duration = Duration::from_millis(20);
 
 async fn list_addresses(handle: &Handle) -> Result<Vec<Net>, WatchError> {
-    let found = subnets(handle).await?;
-    Ok(found.into_iter().map(|(_, net)| net).collect())
+    let mut found = Vec::new();
+    let mut addresses = handle.address().get().execute();
+    while let Some(address) = addresses.try_next().await? {
+        let prefix = address.header.prefix_len;
+        found.extend(own_address(&address).map(|own| Net::new(own, prefix)));
+    }
+    Ok(found)
 }
 
-/// The networks that interfaces are in, each with the interface's index.
+/// Lists the addresses of all interfaces, loopback too, each with its prefix length.
+///
+/// # Errors
+/// There is no netlink socket, or the kernel does not answer.
+pub async fn addresses() -> io::Result<Vec<Net>> {
+    let (connection, handle, _) = rtnetlink::new_connection()?;
+    let connection = crate::tasks::spawn(connection);
+    let found = list_addresses(&handle).await.map_err(io::Error::other);
+    connection.abort();
+    found
+}
+
+/// Names this machine's address in a message of the kernel: on a point-to-point link `Address` is
+/// the far side's.
+fn own_address(message: &AddressMessage) -> Option<IpAddr> {
+    let local = message.attributes.iter().find_map(|attribute| {
+        if let AddressAttribute::Local(local) = attribute {
+            Some(*local)
+        } else {
+            None
+        }
+    });
+    local.or_else(|| either_address(message))
+}
+
+/// Reads `Address`: the far side's address on a point-to-point link, elsewhere this machine's.
+fn either_address(message: &AddressMessage) -> Option<IpAddr> {
+    message.attributes.iter().find_map(|attribute| {
+        if let AddressAttribute::Address(either) = attribute {
+            Some(*either)
+        } else {
+            None
+        }
+    })
+}
+
+/// The networks that interfaces are in, each with the interface's index; of a point-to-point link
+/// that of its far side too.
 ///
 /// # Errors
 /// The kernel does not answer.
 pub async fn subnets(handle: &Handle) -> Result<Vec<(u32, Net)>, rtnetlink::Error> {
     let mut found = Vec::new();
     let mut addresses = handle.address().get().execute();
-    while let Some(address) = addresses.try_next().await? {
-        let (index, prefix) = (address.header.index, address.header.prefix_len);
-        let own = |attribute: &AddressAttribute| {
-            if let AddressAttribute::Address(own) = attribute {
-                Some(*own)
-            } else {
-                None
-            }
-        };
-        let own = address.attributes.iter().find_map(own);
-        found.extend(own.map(|own| (index, Net::new(own, prefix))));
+    while let Some(message) = addresses.try_next().await? {
+        let (index, prefix) = (message.header.index, message.header.prefix_len);
+        let mut both = vec![own_address(&message), either_address(&message)];
+        both.dedup();
+        let nets = both.into_iter().flatten();
+        found.extend(nets.map(|address| (index, Net::new(address, prefix))));
     }
     Ok(found)
 }
@@ -513,6 +539,33 @@ mod tests {
                 .any(|(name, received, sent)| name == "lo" && received == sent),
             "{list:?}"
         );
+    }
+
+    #[test]
+    fn the_address_of_a_point_to_point_link_is_the_near_one() {
+        let Ok(namespace) = crate::netns::Namespace::new() else {
+            hawser_testing::skip("no namespaces");
+            return;
+        };
+        for arguments in [
+            "link add name line type veth peer name far",
+            "addr add 198.51.100.5 peer 198.51.100.9/32 dev line",
+            "addr add 192.0.2.5/24 dev line",
+        ] {
+            let mut ip = namespace.command("ip");
+            let status = ip.args(arguments.split_whitespace()).status().unwrap();
+            assert!(status.success(), "ip {arguments}");
+        }
+        let (own, near) = namespace
+            .run(|| {
+                let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+                runtime.block_on(async { Ok((addresses().await?, subnets_of(|_| true).await?)) })
+            })
+            .unwrap();
+        let own: Vec<_> = own.iter().map(Net::to_string).collect();
+        assert_eq!(own, ["198.51.100.5/32", "192.0.2.5/24"]);
+        let near: Vec<_> = near.iter().map(Net::to_string).collect();
+        assert_eq!(near, ["198.51.100.5/32", "198.51.100.9/32", "192.0.2.5/24"]);
     }
 
     /// Other programs number their requests as the watch does, and the kernel announces what they

@@ -11,9 +11,9 @@ use hawser_units::Net;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::LinkFlags;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
-use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
+use rtnetlink::{Handle, RouteMessageBuilder};
 
-use super::{Watch, WatchError};
+use super::{LINKS_ADDRESSES_ROUTES, Watch, WatchError};
 
 impl Watch<Net> {
     /// Starts to watch the destinations on the machine's own links; must be called within a tokio
@@ -22,14 +22,7 @@ impl Watch<Net> {
     /// # Errors
     /// [`WatchError::Socket`].
     pub fn on_link() -> Result<Self, WatchError> {
-        let groups = [
-            MulticastGroup::Link,
-            MulticastGroup::Ipv4Ifaddr,
-            MulticastGroup::Ipv6Ifaddr,
-            MulticastGroup::Ipv4Route,
-            MulticastGroup::Ipv6Route,
-        ];
-        Self::over(&groups, |handle| Box::pin(list(handle)))
+        Self::over(&LINKS_ADDRESSES_ROUTES, |handle| Box::pin(list(handle)))
     }
 }
 
