@@ -37,6 +37,12 @@ struct Inner {
     mtu: u16,
 }
 
+impl Inner {
+    fn networks(&self) -> Vec<Net> {
+        self.addresses.iter().map(net).collect()
+    }
+}
+
 impl Tunnel {
     /// `tun`: a second handle to the interface that the data plane serves.
     pub(super) fn new(system: System, tun: Tun) -> Self {
@@ -100,6 +106,7 @@ impl Tunnel {
         if let Some(beside) = &self.beside {
             beside.handle_tunnel(beside::Tunnel {
                 addresses: inner.addresses.iter().map(|(address, _)| *address).collect(),
+                networks: inner.networks(),
                 dns: inner.dns.clone(),
                 mtu: inner.mtu,
             });
@@ -126,7 +133,7 @@ impl Tunnel {
         self.tun.set_mtu(inner.mtu)?;
         self.system.ignore_routers(&interface)?;
         self.system.link_up(&interface).await?;
-        self.stay_near(config).await?;
+        self.stay_near_beside(config, inner.networks()).await?;
         for (address, _) in &inner.addresses {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
@@ -203,12 +210,18 @@ impl Tunnel {
 
     /// Lets those destinations stay outside the tunnel that the configuration permits.
     pub(super) async fn stay_near(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
+        let inner = self.inner.as_ref().map(Inner::networks);
+        self.stay_near_beside(config, inner.unwrap_or_default()).await
+    }
+
+    async fn stay_near_beside(&mut self, config: &ClientConfig, inner: Vec<Net>) -> anyhow::Result<()> {
         let policy = NearPolicy {
             tunnel: self.interface.clone(),
             kill_switch: config.kill_switch,
             lans: config.forward.lans(),
             forwards: self.beside.is_some(),
             local: config.local.iter().map(|net| net.0).collect(),
+            inner,
         };
         let set = self.system.stay_near(policy).await;
         set.context("cannot set what stays outside the tunnel")
@@ -232,16 +245,14 @@ impl Tunnel {
         self.warn_of_overlap(network);
     }
 
-    /// Names a subnet that lies over the inner addresses: the subnet wins, because a connected
-    /// route does.
+    /// Names a subnet within the inner addresses: the subnet wins, because a connected route does.
+    /// A subnet around them loses ([`NearPolicy::inner`]).
     pub(super) fn warn_of_overlap(&mut self, network: &Network) {
         let Some(inner) = &self.inner else { return };
-        let clash = network.addresses.iter().find(|outer| {
-            inner
-                .addresses
-                .iter()
-                .any(|inner| net(outer).overlaps(net(inner)))
-        });
+        let clash = network
+            .addresses
+            .iter()
+            .find(|outer| inner.addresses.iter().any(|inner| net(inner).covers(net(outer))));
         let Some((address, prefix)) = clash else { return };
         if self.warned.contains(&network.name) {
             return;

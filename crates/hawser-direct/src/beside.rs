@@ -139,6 +139,10 @@ impl Direct {
             lans: self.config.forward.lans(),
             forwards: true,
             local: self.config.local.iter().map(|net| net.0).collect(),
+            inner: self
+                .tunnel()
+                .map(|tunnel| tunnel.networks.clone())
+                .unwrap_or_default(),
         };
         let set = self.system.stay_near(policy).await;
         set.context("cannot set what stays outside the tunnel")
@@ -149,6 +153,7 @@ impl Direct {
         let Some(tunnel) = self.tunnel().cloned() else {
             return Ok(());
         };
+        self.stay_near().await?;
         let interface = self.config.interface.0.clone();
         let own = self.config.direct.own();
         let keep: Vec<_> = own.iter().chain(&tunnel.addresses).copied().collect();

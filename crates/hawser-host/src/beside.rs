@@ -23,7 +23,7 @@ use anyhow::Result;
 use hawser_config::ClientConfig;
 use hawser_linux::system::System;
 use hawser_linux::tun::Tun;
-use hawser_units::{Duration, NetworkId};
+use hawser_units::{Duration, Net, NetworkId};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::inner::FlowKey;
 use serde_json::Value;
@@ -91,6 +91,8 @@ pub type StartAccessPoints = fn(Stations<'_>) -> Box<dyn AccessPoints>;
 pub struct Tunnel {
     /// The inner addresses of this machine.
     pub addresses: Vec<IpAddr>,
+    /// The networks that these are in.
+    pub networks: Vec<Net>,
     /// The hub's resolvers.
     pub dns: Vec<IpAddr>,
     /// The largest inner packet, in bytes.

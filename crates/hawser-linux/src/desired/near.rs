@@ -29,6 +29,10 @@ pub struct NearPolicy {
     pub forwards: bool,
     /// Destinations whose routes stay outside, whoever added them.
     pub local: Vec<Net>,
+    /// Networks of the tunnel's inner addresses: they are reached through it, also where they lie
+    /// in a larger subnet of an uplink, as the default pool does in the shared addresses of
+    /// RFC 6598. A subnet within them stays near.
+    pub inner: Vec<Net>,
 }
 
 /// A route that was not copied, although it would have led past the tunnel.
@@ -66,7 +70,29 @@ pub(crate) fn near(policy: &NearPolicy, observed: &Observed) -> (Vec<(RouteKey, 
             });
         }
     }
+    let covers = |inner: &&Net| {
+        let mut near = copies.iter().map(|(key, _)| key.to);
+        near.any(|near| near.prefix < inner.prefix && near.covers(**inner))
+    };
+    let inner: Vec<_> = policy.inner.iter().filter(covers).map(excepted).collect();
+    copies.extend(inner);
     (copies, refused)
+}
+
+/// Routes that make the kernel ask the next rule for a destination.
+fn excepted(inner: &Net) -> (RouteKey, Hop) {
+    let key = RouteKey {
+        table: NEAR_TABLE,
+        to: Net::new(inner.first(), inner.prefix),
+        metric: EXCEPTED_METRIC,
+    };
+    let hop = Hop {
+        kind: THROW,
+        device: None,
+        gateway: None,
+        source: None,
+    };
+    (key, hop)
 }
 
 fn stays_near(
@@ -146,6 +172,12 @@ const PRIVATE6: [(Ipv6Addr, u8); 2] = [
     (Ipv6Addr::new(0xfc00, 0, 0, 0, 0, 0, 0, 0), 7),
     (Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, 0), 10),
 ];
+/// The kernel's number of routes that end the search in a table (`RTN_THROW` of
+/// `linux/rtnetlink.h`).
+const THROW: u8 = 9;
+/// Metric of the tunnel's inner networks among near destinations: one that no other route has, so
+/// that none is replaced.
+const EXCEPTED_METRIC: u32 = 18_519;
 /// Routes that a network sent: `RTPROT_REDIRECT`, `RTPROT_RA`, `RTPROT_DHCP` of
 /// `linux/rtnetlink.h`.
 const FROM_THE_NETWORK: [u8; 3] = [1, 9, 16];

@@ -554,6 +554,35 @@ fn near_destinations_follow_the_policy() {
 }
 
 #[test]
+fn inner_addresses_within_a_subnet_of_an_uplink_are_reached_through_the_tunnel() {
+    let inner = [Net::new(ip("100.96.0.2"), 16), Net::new(ip("fddf:ca1::2"), 64)];
+    // The subnet of an uplink, and the network that is excepted from it.
+    let table = [
+        ("100.64.0.0/10", Some("100.96.0.0/16")),
+        ("100.96.0.0/16", None),
+        ("100.96.7.0/24", None),
+        ("192.168.1.0/24", None),
+    ];
+    for (subnet, excepted) in table {
+        let mut kernel = Kernel::new();
+        kernel.routes.truncate(1);
+        kernel
+            .routes
+            .push((key(MAIN_TABLE, subnet), hop(ETH, None), STATIC));
+        let policy = NearPolicy {
+            inner: inner.to_vec(),
+            ..policy()
+        };
+        let (copies, _) = near(&policy, &kernel.observe());
+        let copied: Vec<_> = copies.iter().map(|(key, _)| key.to).collect();
+        let wanted: Vec<_> = [Some(subnet), excepted].into_iter().flatten().map(net).collect();
+        assert_eq!(copied, wanted, "{subnet}");
+        let closed = copies.iter().filter(|(_, hop)| !hop.is_unicast()).count();
+        assert_eq!(closed == 1, excepted.is_some(), "{subnet}");
+    }
+}
+
+#[test]
 fn a_refused_route_is_reported_when_it_appears() {
     let mut world = World::new();
     let half = (

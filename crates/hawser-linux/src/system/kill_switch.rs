@@ -40,7 +40,7 @@ impl System {
             kill_switch: true,
             lans: lans.to_vec(),
             forwards: has_direct_rules,
-            local: Vec::new(),
+            ..NearPolicy::default()
         })
         .await?;
         self.block().await

@@ -366,6 +366,11 @@ fn rules_and_routes_that_lead_past_the_tunnel_do_not() {
     };
     world.wait("near", |_| device("10.77.0.1").contains("dev fiber"));
     assert!(device("10.78.0.1").contains("dev hawser0"));
+    // The subnet of an uplink is around the tunnel's inner addresses.
+    world.ip(&client, "addr add 100.100.0.9/10 dev fiber");
+    world.wait("a neighbour", |_| device("100.100.0.1").contains("dev fiber"));
+    world.wait("the hub", |_| device("100.96.0.1").contains("dev hawser0"));
+    world.ip(&client, "addr del 100.100.0.9/10 dev fiber");
     // Marks of others on our packets do not matter.
     let mut nft = world.inside("c", "nft");
     nft.arg("add table inet others; add chain inet others out { type route hook output priority -150; }; add rule inet others out meta mark set mark or 0x100");
