@@ -97,6 +97,7 @@ impl Client {
             "interface": self.tunnel.interface(),
             "socket_option": self.intents.is_some(),
             "inner": self.tunnel.addresses(),
+            "resolvers": self.tunnel.named(),
             "session": self.driver.machine.session(),
             "epoch": self.driver.epoch,
             "control": self.driver.line.is_some(),

@@ -227,6 +227,33 @@ fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
     good(world.hawser("c", &["down"]));
 }
 
+/// A hub that names no resolver gives those of its machine, or the client reports that there is none.
+#[test]
+fn names_behind_the_switch_need_a_resolver_of_the_hub() {
+    let Some((world, _behind)) = world("nores", "kill_switch = true\ndns = \"hub\"\n") else {
+        return;
+    };
+    let named = |text: &str| Files::new(&world, "h", "resolv.conf", text);
+    let public = named("nameserver 127.0.0.53\nnameserver 203.0.113.53\n");
+    let hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    let status = world.status("c");
+    assert_eq!(status["resolvers"], serde_json::json!(["203.0.113.53"]));
+    assert!(!status["notice"].to_string().contains("resolver"), "{status}");
+    client.signal("-TERM");
+    drop((hub, public));
+    let _near = named("nameserver 10.7.0.53\n");
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", "--foreground"]);
+    world.wait("up", is_up);
+    let status = world.status("c");
+    assert_eq!(status["resolvers"], serde_json::json!([]));
+    let notice = status["notice"].as_str().unwrap_or_default();
+    assert!(notice.contains("dns = [\"9.9.9.9\"]"), "{notice}");
+}
+
 /// A resolver of the near network, which knows where the hub is.
 struct Resolver {
     server: Child,
