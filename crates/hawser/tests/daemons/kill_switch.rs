@@ -227,6 +227,33 @@ fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
     good(world.hawser("c", &["down"]));
 }
 
+/// The session goes on, and so does what is in the tunnel.
+#[test]
+fn a_client_that_runs_follows_a_hub_to_its_new_address() {
+    for (name, config) in [("follow", "exclude = [\"home\"]\n"), ("folsw", CLOSED)] {
+        let Some((world, _behind)) = world(name, config) else {
+            return;
+        };
+        let Some(resolver) = Resolver::start(&world) else {
+            return;
+        };
+        let hub = world.place("h").join("hub.toml");
+        let text = std::fs::read_to_string(&hub).unwrap();
+        std::fs::write(&hub, text.replace("198.51.100.1:4430", "hub.hawser.test:4430")).unwrap();
+        let mut wall = world.inside("c", "nft");
+        wall.arg("delete table inet wall");
+        good(wall);
+        let _hub = world.start("h", &["hub", "run"]);
+        let invitation = world.invite();
+        let _client = world.start("c", &["up", &invitation, "--foreground"]);
+        world.wait("up", |world| is_up(world) && world.ping_hub());
+        let session = world.status("c")["session"].clone();
+        resolver.move_hub(&world);
+        world.wait("in touch where the hub is now", World::ping_hub);
+        assert_eq!(world.status("c")["session"], session, "{name}");
+    }
+}
+
 /// A hub that names no resolver gives those of its machine, or the client reports that there is none.
 #[test]
 fn names_behind_the_switch_need_a_resolver_of_the_hub() {
