@@ -46,7 +46,7 @@ pub struct Examination {
     pub version: u32,
     /// The hub's endpoints; none of a machine that has joined no hub.
     pub hub: Vec<String>,
-    /// What concerns the client as a whole: only what is wrong.
+    /// Defects of the client as a whole.
     pub findings: Vec<Finding>,
     /// Every network.
     pub networks: Vec<Examined>,
@@ -108,8 +108,8 @@ fn status(socket: &Path) -> Option<Value> {
     control_socket::ask(socket, &control_socket::Request::Status).ok()
 }
 
-/// Whether the hub names resolvers that are wanted. `status`: that of a client that runs, which
-/// says nothing of them before its hub has answered.
+/// Finds that the hub names no resolvers where they are wanted. `status`: of a running client, which
+/// names none before its hub has answered.
 fn resolvers(mode: DnsMode, status: Option<&Value>) -> Option<Finding> {
     let named: Vec<IpAddr> = serde_json::from_value(status?["resolvers"].clone()).ok()?;
     is_nameless(mode, &named).then(|| Finding::bad("dns", NAMELESS, NAMES))

@@ -153,13 +153,13 @@ impl Hubs {
         &hub.joined
     }
 
-    /// All that are known.
-    pub(super) fn joined(&self) -> Vec<Joined> {
+    /// Returns the records of all hubs.
+    pub(super) fn records(&self) -> Vec<Joined> {
         self.known.iter().map(|hub| hub.joined.clone()).collect()
     }
 
     /// Takes in where the names of hubs lead now. `tried`: addresses that do not answer.
-    pub(super) fn handle_looked_up(&mut self, found: Found, tried: &[SocketAddr]) {
+    pub(super) fn handle_addresses(&mut self, found: Found, tried: &[SocketAddr]) {
         for (key, addresses) in found {
             if let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) {
                 hub.joined.addresses = in_turn(&hub.joined.addresses, addresses, tried);

@@ -186,8 +186,8 @@ impl Joined {
         }
     }
 
-    /// Where the hub's names lead now, by all who may be asked; none where it has no name.
-    pub(super) async fn look_again(&self, config: &ClientConfig) -> Vec<SocketAddr> {
+    /// Looks the hub's names up at all resolvers there are; returns nothing for a hub without a name.
+    pub(super) async fn resolve_again(&self, config: &ClientConfig) -> Vec<SocketAddr> {
         let is_name = |endpoint: &HubAddress| endpoint.host.parse::<IpAddr>().is_err();
         if !self.endpoints.iter().any(is_name) {
             return Vec::new();

@@ -245,7 +245,7 @@ struct Client {
     second_at: tokio::time::Instant,
     second_refused: u32,
     said_unknown: Option<String>,
-    /// Where their names lead.
+    /// Look-ups of their names.
     looking: Looking,
     /// How near hubs are.
     measuring: Measuring,
@@ -364,7 +364,7 @@ impl Client {
                     Next::Continue
                 }
                 found = self.looking.next() => {
-                    self.on_looked_up(found);
+                    self.on_resolved(found);
                     Next::Continue
                 }
                 found = self.measuring.next() => {

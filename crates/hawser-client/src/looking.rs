@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::Client;
 
-/// What the names of hubs lead to now.
+/// Addresses of hubs, by key.
 pub(super) type Found = Vec<(KeyHash, Vec<SocketAddr>)>;
 
 /// Look-ups: when they begin, and what they find.
@@ -31,31 +31,31 @@ impl Looking {
         }
     }
 
-    /// What has been found. May be dropped while it waits.
+    /// Waits for the result of a look-up. May be dropped while it waits.
     pub(super) async fn next(&mut self) -> Found {
         // This holds a sender, so there is always more to come.
         self.finding.recv().await.unwrap_or_default()
     }
 }
 
-/// When a look-up begins.
+/// Decides when a look-up begins.
 #[derive(Debug, Default)]
 struct Pace {
-    /// One is under way.
+    /// Set while a look-up is under way.
     is_busy: bool,
-    /// The last one ended then.
+    /// End of the last look-up.
     ended: Option<Instant>,
 }
 
 impl Pace {
-    /// When the next one begins; never while the hub answers.
+    /// Returns the time of the next look-up; none while the hub answers.
     fn due(&self, silent_since: Option<Instant>) -> Option<Instant> {
-        let first = silent_since.filter(|_| !self.is_busy)? + PATIENCE;
+        let first = silent_since.filter(|_| !self.is_busy)? + SILENCE_BEFORE;
         let next = self.ended.map(|ended| ended + BETWEEN);
         Some(next.map_or(first, |next| next.max(first)))
     }
 
-    /// Whether one begins now.
+    /// Returns whether a look-up begins now.
     fn poll(&mut self, silent_since: Option<Instant>, now: Instant) -> bool {
         let begins = self.due(silent_since).is_some_and(|due| due <= now);
         self.is_busy |= begins;
@@ -88,26 +88,26 @@ pub(super) fn in_turn(
 }
 
 impl Client {
-    /// Looks the names of hubs up where that is due. To be called after whatever has happened.
+    /// Looks the names of hubs up where that is due. To be called after each event.
     pub(super) fn see_to_names(&mut self) {
         let now = self.now();
         if !self.looking.pace.poll(self.silent_with_networks(), now) {
             return;
         }
         let (hubs, config, found) = (
-            self.hubs.joined(),
+            self.hubs.records(),
             self.config.clone(),
             self.looking.found.clone(),
         );
         hawser_linux::tasks::spawn(async move {
             let lookups = hubs
                 .iter()
-                .map(async |hub| (hub.hub_key, hub.look_again(&config).await));
+                .map(async |hub| (hub.hub_key, hub.resolve_again(&config).await));
             let _ = found.send(futures_util::future::join_all(lookups).await);
         });
     }
 
-    /// When [`Self::see_to_names`] has something to do, if nothing else happens.
+    /// Returns the time of the next [`Self::see_to_names`], if nothing else happens.
     pub(super) fn names_due(&self) -> Option<tokio::time::Instant> {
         let due = self.looking.pace.due(self.silent_with_networks())?;
         Some(self.driver.at(due))
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// Leads the networks to where the hub is now, unless it has answered meanwhile.
-    pub(super) fn on_looked_up(&mut self, found: Found) {
+    pub(super) fn on_resolved(&mut self, found: Found) {
         let now = self.now();
         self.looking.pace.handle_ended(now);
         if self.hubs.choice.silent_since().is_none() {
@@ -129,7 +129,7 @@ impl Client {
         let plain = attached.filter(|attached| attached.is_plain());
         let tried: Vec<_> = plain.map(|attached| attached.remote).collect();
         let before = self.hubs.current().addresses.clone();
-        self.hubs.handle_looked_up(found, &tried);
+        self.hubs.handle_addresses(found, &tried);
         let addresses = &self.hubs.current().addresses;
         if *addresses == before {
             return;
@@ -159,10 +159,10 @@ impl Client {
     }
 }
 
-/// How long a hub is silent before its names are looked up: one that is only restarted is back by
-/// then.
-const PATIENCE: Duration = Duration::from_secs(3);
-/// From the end of one look-up to the next. Source: names of addresses that change are kept for 30 to
+/// Silence of a hub before its names are looked up. Source: a hub that is only restarted is back
+/// sooner.
+const SILENCE_BEFORE: Duration = Duration::from_secs(3);
+/// Pause between two look-ups. Source: names of addresses that change are kept for 30 to
 /// 60 s by resolvers (RFC 2136 updates of home routers), so that more often finds nothing sooner.
 const BETWEEN: Duration = Duration::from_secs(5);
 

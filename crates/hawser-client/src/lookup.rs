@@ -37,8 +37,8 @@ pub(super) async fn addresses(endpoint: &HubAddress, config: &ClientConfig) -> i
 }
 
 /// The addresses of the endpoint of a hub that does not answer: by all who may be asked, as the
-/// system's questions go into a tunnel that leads nowhere, or are answered from memory. None where
-/// nobody answers in time.
+/// system's questions go into a tunnel that leads nowhere, or are answered from memory. Returns
+/// nothing where no answer comes in time.
 pub(super) async fn again(endpoint: &HubAddress, config: &ClientConfig) -> Vec<SocketAddr> {
     let past_the_tunnel = timeout(LOOKUP, past_the_switch(endpoint, config));
     let (by_system, past_the_tunnel) = tokio::join!(by_system(endpoint), past_the_tunnel);

@@ -24,7 +24,7 @@ pub(super) struct Tunnel {
     /// Whether the hub has ended the session for good, and traffic is refused.
     is_closed: bool,
     warned: Vec<String>,
-    /// Whether it has been said that the hub names no resolver.
+    /// Set once it has been logged that the hub names no resolver.
     has_warned_of_names: bool,
     /// Sets up interface and routes in place of this, where some flows go past the hub.
     beside: Option<Beside>,
@@ -109,7 +109,7 @@ impl Tunnel {
         self.inner.as_ref().map(|inner| inner.dns.as_slice())
     }
 
-    /// What to say where the configuration wants the hub's resolvers and the hub names none.
+    /// Returns a notice where the configuration wants the hub's resolvers and the hub names none.
     pub(super) fn nameless(&self, config: &ClientConfig) -> Option<String> {
         is_nameless(config.dns, self.named()?).then(|| format!("{NAMELESS}: {NAMES}"))
     }
@@ -280,8 +280,9 @@ pub(super) fn is_nameless(mode: DnsMode, named: &[IpAddr]) -> bool {
     mode != DnsMode::Keep && named.is_empty()
 }
 
-/// What is wrong where [`is_nameless`] says so, and what the operator of the hub does about it.
+/// The defect that [`is_nameless`] finds.
 pub(super) const NAMELESS: &str = "the hub names no resolver, so names may not resolve through the tunnel";
+/// The remedy, for the operator of the hub.
 pub(super) const NAMES: &str =
     "write dns = [\"9.9.9.9\"] to hub.toml on the hub, then sudo systemctl restart hawser-hub there";
 

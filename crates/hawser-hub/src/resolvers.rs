@@ -13,7 +13,7 @@ use hawser_wire::upper_layer::UpperLayer;
 
 use super::reach::client_policy;
 
-/// What an operator has to do where clients are given no resolver.
+/// The remedy where clients are given no resolver.
 pub(super) const REMEDY: &str =
     "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml";
 
@@ -43,7 +43,7 @@ pub(super) async fn complete_and_log(config: &mut HubConfig) -> std::io::Result<
     Ok(local)
 }
 
-/// Those that a client may ask by the rules of `[reach]`, which open nothing for them.
+/// Keeps those that a client may ask by the rules of `[reach]`, which open nothing for them.
 fn reached(config: &HubConfig, local: &[Net], mut resolvers: Vec<IpAddr>) -> Vec<IpAddr> {
     let policy = client_policy(&config.isolation(Vec::new(), Vec::new()), local);
     let sources: Vec<_> = policy.pools.iter().map(|pool| pool.address).collect();
