@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use hawser_config::identity::Identity;
-use hawser_config::{self as config, ClientConfig, Page};
+use hawser_config::{self as config, ClientConfig, DnsMode, Page};
 use hawser_control::over_tls::dial;
 use hawser_control::tls;
+use hawser_host::control_socket;
 use hawser_host::dhcp;
 use hawser_host::dns::{NameServers, Place};
 use hawser_host::finding::Finding;
@@ -19,9 +20,11 @@ use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
 use hawser_steer::portal::Outcome;
 use serde::Serialize;
+use serde_json::Value;
 use tokio::time::timeout;
 
 use super::joined::Joined;
+use super::tunnel::{NAMELESS, NAMES, is_nameless};
 
 /// A network, or a device that could be one.
 #[derive(Clone, Debug, Serialize)]
@@ -43,15 +46,18 @@ pub struct Examination {
     pub version: u32,
     /// The hub's endpoints; none of a machine that has joined no hub.
     pub hub: Vec<String>,
+    /// Defects of the client as a whole.
+    pub findings: Vec<Finding>,
     /// Every network.
     pub networks: Vec<Examined>,
 }
 
-/// Tries everything over every network at once. Takes some ten seconds at most.
+/// Tries everything over every network at once. Takes some ten seconds at most. `socket`: the
+/// control socket of a client, which need not run.
 ///
 /// # Errors
 /// The configuration is wrong, or the kernel does not say which networks there are.
-pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
+pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
     let config: ClientConfig = config::load_or_default(&dir.join("client.toml"))?;
     let mut joined = Joined::load(dir)?.into_iter().next();
     if let Some(joined) = &mut joined {
@@ -90,8 +96,23 @@ pub async fn examine(dir: &Path) -> anyhow::Result<Examination> {
     Ok(Examination {
         version: 1,
         hub: hub.map(ToString::to_string).collect(),
+        findings: resolvers(config.dns, status(socket).as_ref())
+            .into_iter()
+            .collect(),
         networks,
     })
+}
+
+/// The status of the client, where one runs.
+fn status(socket: &Path) -> Option<Value> {
+    control_socket::ask(socket, &control_socket::Request::Status).ok()
+}
+
+/// Finds that the hub names no resolvers where they are wanted. `status`: of a running client, which
+/// names none before its hub has answered.
+fn resolvers(mode: DnsMode, status: Option<&Value>) -> Option<Finding> {
+    let named: Vec<IpAddr> = serde_json::from_value(status?["resolvers"].clone()).ok()?;
+    is_nameless(mode, &named).then(|| Finding::bad("dns", NAMELESS, NAMES))
 }
 
 /// A network under examination.
@@ -399,3 +420,20 @@ const SIZE_STEP: u32 = 8;
 /// No larger size is looked for: that of jumbo frames.
 const LARGEST: u32 = 9_216;
 const GOODBYE: Duration = Duration::from_millis(200);
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_hub_that_names_no_resolver_is_found_once_it_has_answered() {
+        let found = |status: Value| resolvers(DnsMode::Hub, Some(&status)).map(|finding| finding.what);
+        assert_eq!(found(json!({ "resolvers": [] })), Some("dns"));
+        assert_eq!(found(json!({ "resolvers": ["9.9.9.9"] })), None);
+        assert_eq!(found(json!({ "resolvers": null })), None);
+        assert_eq!(resolvers(DnsMode::Hub, None), None);
+        assert_eq!(resolvers(DnsMode::Keep, Some(&json!({ "resolvers": [] }))), None);
+    }
+}

@@ -24,6 +24,7 @@ use tokio::sync::mpsc;
 
 use super::Client;
 use super::joined::Joined;
+use super::looking::{Found, in_turn};
 use super::second::Second;
 
 /// All hubs of a client.
@@ -150,6 +151,20 @@ impl Hubs {
     pub(super) fn current(&self) -> &Joined {
         let hub = self.hub(self.choice.current()).expect("the hub in use is known");
         &hub.joined
+    }
+
+    /// Returns the records of all hubs.
+    pub(super) fn records(&self) -> Vec<Joined> {
+        self.known.iter().map(|hub| hub.joined.clone()).collect()
+    }
+
+    /// Takes in where the names of hubs lead now. `tried`: addresses that do not answer.
+    pub(super) fn handle_addresses(&mut self, found: Found, tried: &[SocketAddr]) {
+        for (key, addresses) in found {
+            if let Some(hub) = self.known.iter_mut().find(|hub| hub.joined.hub_key == key) {
+                hub.joined.addresses = in_turn(&hub.joined.addresses, addresses, tried);
+            }
+        }
     }
 
     /// The hub of the fleet of the one in use that a person means by that word.

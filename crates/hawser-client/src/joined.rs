@@ -186,6 +186,19 @@ impl Joined {
         }
     }
 
+    /// Looks the hub's names up at all resolvers there are; returns nothing for a hub without a name.
+    pub(super) async fn resolve_again(&self, config: &ClientConfig) -> Vec<SocketAddr> {
+        let is_name = |endpoint: &HubAddress| endpoint.host.parse::<IpAddr>().is_err();
+        if !self.endpoints.iter().any(is_name) {
+            return Vec::new();
+        }
+        let lookups = self
+            .endpoints
+            .iter()
+            .map(|endpoint| lookup::again(endpoint, config));
+        futures_util::future::join_all(lookups).await.concat()
+    }
+
     /// Looks the hub's names up. Keeps what was known where a name does not resolve.
     pub(super) async fn resolve(&mut self, config: &ClientConfig) {
         let mut found = Vec::new();

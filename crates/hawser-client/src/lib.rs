@@ -13,6 +13,7 @@
 //! |---|---|
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
+//! | where the hub in use is now | `looking.rs`, `lookup.rs` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
@@ -42,6 +43,7 @@ pub mod hubs;
 mod inbound;
 mod joined;
 mod kill_switch;
+mod looking;
 mod lookup;
 mod nearest;
 mod neighbours;
@@ -92,6 +94,7 @@ use fallback::Fallback;
 use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
+use looking::Looking;
 use nearest::Measuring;
 use pauses::Pauses;
 use portals::Portals;
@@ -242,6 +245,8 @@ struct Client {
     second_at: tokio::time::Instant,
     second_refused: u32,
     said_unknown: Option<String>,
+    /// Look-ups of their names.
+    looking: Looking,
     /// How near hubs are.
     measuring: Measuring,
     tunnel: Tunnel,
@@ -302,6 +307,7 @@ impl Client {
             second_at: tokio::time::Instant::now(),
             second_refused: 0,
             said_unknown: None,
+            looking: Looking::new(),
             measuring: Measuring::default(),
             quotas,
             paused: BTreeSet::new(),
@@ -357,6 +363,10 @@ impl Client {
                     self.on_second(news);
                     Next::Continue
                 }
+                found = self.looking.next() => {
+                    self.on_resolved(found);
+                    Next::Continue
+                }
                 found = self.measuring.next() => {
                     self.on_measured(found);
                     Next::Continue
@@ -383,6 +393,7 @@ impl Client {
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();
+            self.see_to_names();
             self.see_to_airtimes();
             self.see_to_pauses();
             self.see_to_declared();
@@ -428,7 +439,17 @@ impl Client {
         };
         let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
         [
-            driver, second, declared, count, fallback, pool, hubs, portals, airtimes, pauses,
+            driver,
+            second,
+            declared,
+            count,
+            fallback,
+            pool,
+            hubs,
+            portals,
+            airtimes,
+            pauses,
+            self.names_due(),
         ]
         .into_iter()
         .flatten()

@@ -2,7 +2,8 @@
 //!
 //! The system is asked, as by every program. While the kill switch is closed its questions do not
 //! get out, so Hawser asks as well, by packets of its own that carry the mark of outer packets: the
-//! resolvers of each network, over that network, for the names of hubs and nothing else. That much
+//! resolvers of each network, over that network, for the names of hubs and nothing else; and so while
+//! a hub does not answer, as the questions of the system may go into the tunnel. That much
 //! of the outside sees of the name what it sees of the hub's address afterwards.
 
 use std::io;
@@ -33,6 +34,20 @@ pub(super) async fn addresses(endpoint: &HubAddress, config: &ClientConfig) -> i
         found = &mut by_system => if found.is_ok() { found } else { past_the_switch.await },
         found = &mut past_the_switch => if found.is_ok() { found } else { by_system.await },
     }
+}
+
+/// The addresses of the endpoint of a hub that does not answer: by all who may be asked, as the
+/// system's questions go into a tunnel that leads nowhere, or are answered from memory. Returns
+/// nothing where no answer comes in time.
+pub(super) async fn again(endpoint: &HubAddress, config: &ClientConfig) -> Vec<SocketAddr> {
+    let past_the_tunnel = timeout(LOOKUP, past_the_switch(endpoint, config));
+    let (by_system, past_the_tunnel) = tokio::join!(by_system(endpoint), past_the_tunnel);
+    let past_the_tunnel = past_the_tunnel.unwrap_or_else(|late| Err(late.into()));
+    [by_system, past_the_tunnel]
+        .into_iter()
+        .flatten()
+        .flatten()
+        .collect()
 }
 
 async fn by_system(endpoint: &HubAddress) -> io::Result<Vec<SocketAddr>> {

@@ -172,6 +172,7 @@ impl Client {
             .chain(unserved)
             .chain(radio)
             .chain(self.tunnel.notices())
+            .chain(self.tunnel.nameless(&self.config))
             .chain(self.portal_notices())
             .chain(self.unknown_hub());
         let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();

@@ -87,6 +87,8 @@ impl Client {
             })
             .chain(self.of_neighbours())
             .collect();
+        let since = self.hubs.choice.silent_since();
+        let silent = since.map(|since| self.now().since(since));
         let mut status = json!({
             "role": "client",
             "state": self.state(),
@@ -97,9 +99,11 @@ impl Client {
             "interface": self.tunnel.interface(),
             "socket_option": self.intents.is_some(),
             "inner": self.tunnel.addresses(),
+            "resolvers": self.tunnel.named(),
             "session": self.driver.machine.session(),
             "epoch": self.driver.epoch,
             "control": self.driver.line.is_some(),
+            "silent_s": silent.map(|silent| silent.as_secs()),
             "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),
             "limit": limit_status(self.driver.limit),

@@ -24,6 +24,8 @@ pub(super) struct Tunnel {
     /// Whether the hub has ended the session for good, and traffic is refused.
     is_closed: bool,
     warned: Vec<String>,
+    /// Set once it has been logged that the hub names no resolver.
+    has_warned_of_names: bool,
     /// Sets up interface and routes in place of this, where some flows go past the hub.
     beside: Option<Beside>,
     /// The rules in force for machines behind this one.
@@ -54,6 +56,7 @@ impl Tunnel {
             inner: None,
             is_closed: false,
             warned: Vec::new(),
+            has_warned_of_names: false,
             beside: None,
             gateway: None,
         }
@@ -99,7 +102,22 @@ impl Tunnel {
             .with_context(|| format!("cannot set up {}", self.interface))?;
         self.inner = Some(inner);
         self.is_closed = false;
+        if let Some(notice) = self.nameless(config)
+            && !std::mem::replace(&mut self.has_warned_of_names, true)
+        {
+            tracing::warn!("{notice}");
+        }
         Ok(())
+    }
+
+    /// The resolvers that the hub names; `None` before it has answered.
+    pub(super) fn named(&self) -> Option<&[IpAddr]> {
+        self.inner.as_ref().map(|inner| inner.dns.as_slice())
+    }
+
+    /// Returns a notice where the configuration wants the hub's resolvers and the hub names none.
+    pub(super) fn nameless(&self, config: &ClientConfig) -> Option<String> {
+        is_nameless(config.dns, self.named()?).then(|| format!("{NAMELESS}: {NAMES}"))
     }
 
     async fn set_up(&mut self, inner: &Inner, config: &ClientConfig) -> anyhow::Result<()> {
@@ -268,6 +286,31 @@ impl Tunnel {
     }
 }
 
+/// Returns whether questions are to go to the hub's resolvers, and there are none.
+pub(super) fn is_nameless(mode: DnsMode, named: &[IpAddr]) -> bool {
+    mode != DnsMode::Keep && named.is_empty()
+}
+
+/// The defect that [`is_nameless`] finds.
+pub(super) const NAMELESS: &str = "the hub names no resolver, so names may not resolve through the tunnel";
+/// The remedy, for the operator of the hub.
+pub(super) const NAMES: &str =
+    "write dns = [\"9.9.9.9\"] to hub.toml on the hub, then sudo systemctl restart hawser-hub there";
+
 fn net((address, prefix): &(IpAddr, u8)) -> Net {
     Net::new(*address, *prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hub_without_resolvers_is_named_where_they_are_wanted() {
+        let some = ["9.9.9.9".parse().unwrap()];
+        assert!(is_nameless(DnsMode::Hub, &[]));
+        assert!(is_nameless(DnsMode::Networks, &[]));
+        assert!(!is_nameless(DnsMode::Keep, &[]));
+        assert!(!is_nameless(DnsMode::Hub, &some));
+    }
 }

@@ -41,7 +41,8 @@ pub struct HubConfig {
     /// the interface that a packet leaves by unless set. One that moves to a standby is named here.
     #[serde(default)]
     pub nat_addresses: NatAddresses,
-    /// Resolvers that clients may use through the tunnel.
+    /// Resolvers that clients may use through the tunnel; where empty, those of the hub's machine
+    /// that they reach.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
     /// What clients reach beside public addresses, and who reaches them.

@@ -2,13 +2,15 @@
 
 use std::path::Path;
 
+use anyhow::Context;
 use hawser_config::HubConfig;
 use hawser_host::control_socket;
 use hawser_host::finding::Finding;
 use hawser_linux::firewalls::forward_drops;
+use hawser_linux::netlink;
 use serde_json::Value;
 
-use super::load;
+use super::{load, resolvers};
 
 /// The state of the machine and of the hub.
 #[derive(Clone, Debug, Default)]
@@ -27,8 +29,13 @@ struct Seen {
 ///
 /// # Errors
 /// hub.toml is wrong or cannot be read.
-pub fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
-    let config = load(dir)?;
+pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
+    let mut config = load(dir)?;
+    let local = netlink::addresses().await;
+    resolvers::complete(
+        &mut config,
+        &local.context("cannot list the addresses of this machine")?,
+    );
     let setting = |key: &str| std::fs::read_to_string(Path::new("/proc/sys").join(key)).ok();
     let is_on = |key: &str| setting(key).map(|text| text.trim() == "1");
     let number = |key: &str| setting(key)?.trim().parse().ok();
@@ -64,8 +71,8 @@ fn judge(config: &HubConfig, seen: &Seen) -> Vec<Finding> {
     found.push(match config.dns.as_slice() {
         [] => Finding::bad(
             "dns",
-            "hub.toml names no resolver: clients with dns = \"hub\" resolve no name",
-            "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml",
+            "hub.toml names no resolver, and clients reach none of this machine's: those with dns = \"hub\" resolve no name",
+            resolvers::REMEDY,
         ),
         all => Finding::good("dns", &format!("clients are given {} resolvers", all.len())),
     });

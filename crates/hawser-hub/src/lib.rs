@@ -28,6 +28,7 @@ pub mod doctor;
 mod limits;
 mod parting;
 mod reach;
+mod resolvers;
 mod spread;
 mod waypoint;
 
@@ -61,7 +62,7 @@ use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
 use hawser_linux::firewalls::forward_drops;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
-use hawser_linux::netlink::{self, Watch};
+use hawser_linux::netlink::Watch;
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
@@ -103,7 +104,7 @@ pub struct HubOptions {
 /// # Errors
 /// What keeps it from working, in one line; the system is as it was before.
 pub async fn run(options: HubOptions) -> anyhow::Result<()> {
-    let config = load(&options.dir)?;
+    let mut config = load(&options.dir)?;
     let run_dir = RunDir::take(&options.run_dir)?;
     let _claim = HubClaim::take(&options.dir, &options.run_dir)?;
     let identity = Identity::load_or_create(&options.dir.join(KEY))?;
@@ -119,9 +120,9 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
-    let isolation = config.isolation(ports, subnets);
-    let local = netlink::addresses().await;
+    let local = resolvers::complete_and_log(&mut config).await;
     let local = local.context("cannot list the addresses of this machine")?;
+    let isolation = config.isolation(ports, subnets);
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
@@ -631,7 +632,9 @@ impl Hub {
     }
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
-        let fresh = load(&self.options.dir)?;
+        let mut fresh = load(&self.options.dir)?;
+        let local = resolvers::complete_and_log(&mut fresh).await;
+        local.context("cannot list the addresses of this machine")?;
         if let Some(tls) = &mut self.tls {
             let is_got_already = tls.acme.is_some() && fresh.tls.acme == self.config.tls.acme;
             if !is_got_already {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::bail;
 use hawser_client::doctor::{Examination, examine};
+use hawser_host::finding::Finding;
 use hawser_terminal::say;
 use serde_json::json;
 
@@ -30,7 +31,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if !hawser_linux::process::is_root() {
         bail!("needs root to try each network by itself: sudo hawser doctor");
     }
-    let mut found = runtime()?.block_on(examine(&args.places.dir))?;
+    let mut found = runtime()?.block_on(examine(&args.places.dir, &args.places.client_socket()))?;
     found
         .networks
         .retain(|network| args.network.is_empty() || args.network.contains(&network.name));
@@ -48,7 +49,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn render(found: &Examination) -> String {
-    let mut lines = Vec::new();
+    let mut lines: Vec<_> = found.findings.iter().flat_map(Finding::lines).collect();
     if found.networks.is_empty() {
         lines.push("there is no network: nothing but loopback".to_owned());
     }

@@ -295,7 +295,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         }
         HubCommand::Doctor(args) => {
             let socket = run_dir::socket(&args.places.run_dir(Role::Hub));
-            let found = hub::doctor::examine(&args.places.dir, &socket)?;
+            let found = runtime()?.block_on(hub::doctor::examine(&args.places.dir, &socket))?;
             let lines: Vec<_> = found.iter().flat_map(Finding::lines).collect();
             print(
                 args.json,

@@ -20,7 +20,8 @@ use crate::guests::print;
 /// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
 ///
 /// Rates are those of the last second: "up" towards the hub, "down" from it (on a hub: to and from
-/// the client).
+/// the client). Loss, and the rate that a path is taken to carry, are of what this side sends; the
+/// other side shows its own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
     /// Prints everything as JSON (with --watch: one object a line).
@@ -228,6 +229,7 @@ fn render_client(status: &Value) -> String {
     if let Some(said) = status["limit"]["said"].as_str() {
         let _ = writeln!(out, "{said}");
     }
+    out.push_str(&silent(status));
     out.push_str(&further_hubs(&status["hubs"]));
     out.push_str(&wifi(&status["radio"]));
     out.push_str(&leases(&status["dhcp"]));
@@ -239,6 +241,14 @@ fn render_client(status: &Value) -> String {
     out.push_str(&past_the_hub(&status["direct"]));
     out.push_str(&flows(status));
     out.trim_end().to_owned()
+}
+
+/// Since when the hub in use has not answered; nothing where it does.
+fn silent(status: &Value) -> String {
+    let seconds = status["silent_s"].as_u64().filter(|seconds| *seconds > 0);
+    seconds.map_or(String::new(), |seconds| {
+        format!("no answer from the hub for {}\n", age(seconds))
+    })
 }
 
 /// The hubs that are not in use; nothing where there is one hub.
@@ -435,7 +445,7 @@ fn render_hub(status: &Value) -> String {
 }
 
 const PATH_HEADS: [&str; 9] = [
-    "network", "state", "up", "down", "rtt", "loss", "rate", "sent", "received",
+    "network", "state", "up", "down", "rtt", "loss up", "rate up", "sent", "received",
 ];
 
 fn row(line: Line<'_>) -> Vec<String> {
@@ -599,6 +609,15 @@ mod tests {
         assert!(
             shown.contains("\nfurther hub other:443: takes over when"),
             "{shown}"
+        );
+        assert!(shown.contains("loss up  rate up"), "{shown}");
+        assert!(!shown.contains("no answer"), "{shown}");
+        let mut lost = status.clone();
+        lost["silent_s"] = json!(130);
+        let shown_lost = render(&lost);
+        assert!(
+            shown_lost.contains("\nno answer from the hub for 2 min\n"),
+            "{shown_lost}"
         );
         assert!(
             shown.contains("\nthe hub lets this machine have 8.0 Mbit/s\n"),

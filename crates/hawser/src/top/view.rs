@@ -35,7 +35,7 @@ pub(super) fn draw(model: &mut Model, frame: &mut Frame<'_>) {
     };
     frame.render_widget(Paragraph::new(title).style(Modifier::BOLD), top);
     frame.render_widget(Paragraph::new(notes), said);
-    let heads = ["network", "state", "down", "up", "round trip", "loss"].map(Cell::new);
+    let heads = ["network", "state", "down", "up", "round trip", "loss up"].map(Cell::new);
     frame.render_widget(table(heads.into(), Modifier::UNDERLINED, head.width), head);
     for (number, line) in lines.iter().enumerate() {
         let row = middle

@@ -227,6 +227,60 @@ fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
     good(world.hawser("c", &["down"]));
 }
 
+/// The session goes on, and so does what is in the tunnel.
+#[test]
+fn a_client_that_runs_follows_a_hub_to_its_new_address() {
+    for (name, config) in [("follow", "exclude = [\"home\"]\n"), ("folsw", CLOSED)] {
+        let Some((world, _behind)) = world(name, config) else {
+            return;
+        };
+        let Some(resolver) = Resolver::start(&world) else {
+            return;
+        };
+        let hub = world.place("h").join("hub.toml");
+        let text = std::fs::read_to_string(&hub).unwrap();
+        std::fs::write(&hub, text.replace("198.51.100.1:4430", "hub.hawser.test:4430")).unwrap();
+        let mut wall = world.inside("c", "nft");
+        wall.arg("delete table inet wall");
+        good(wall);
+        let _hub = world.start("h", &["hub", "run"]);
+        let invitation = world.invite();
+        let _client = world.start("c", &["up", &invitation, "--foreground"]);
+        world.wait("up", |world| is_up(world) && world.ping_hub());
+        let session = world.status("c")["session"].clone();
+        resolver.move_hub(&world);
+        world.wait("in touch where the hub is now", World::ping_hub);
+        assert_eq!(world.status("c")["session"], session, "{name}");
+    }
+}
+
+/// A hub that names no resolver gives those of its machine, or the client reports that there is none.
+#[test]
+fn names_behind_the_switch_need_a_resolver_of_the_hub() {
+    let Some((world, _behind)) = world("nores", "kill_switch = true\ndns = \"hub\"\n") else {
+        return;
+    };
+    let named = |text: &str| Files::new(&world, "h", "resolv.conf", text);
+    let public = named("nameserver 127.0.0.53\nnameserver 203.0.113.53\n");
+    let hub = world.start("h", &["hub", "run"]);
+    let invitation = world.invite();
+    let mut client = world.start("c", &["up", &invitation, "--foreground"]);
+    world.wait("up", is_up);
+    let status = world.status("c");
+    assert_eq!(status["resolvers"], serde_json::json!(["203.0.113.53"]));
+    assert!(!status["notice"].to_string().contains("resolver"), "{status}");
+    client.signal("-TERM");
+    drop((hub, public));
+    let _near = named("nameserver 10.7.0.53\n");
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", "--foreground"]);
+    world.wait("up", is_up);
+    let status = world.status("c");
+    assert_eq!(status["resolvers"], serde_json::json!([]));
+    let notice = status["notice"].as_str().unwrap_or_default();
+    assert!(notice.contains("dns = [\"9.9.9.9\"]"), "{notice}");
+}
+
 /// A resolver of the near network, which knows where the hub is.
 struct Resolver {
     server: Child,

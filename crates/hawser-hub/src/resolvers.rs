@@ -1,0 +1,113 @@
+//! The resolvers that a hub names to its clients where hub.toml names none: those of its machine
+//! that clients reach.
+
+use std::net::IpAddr;
+
+use hawser_config::HubConfig;
+use hawser_host::dns::NameServers;
+use hawser_linux::netlink;
+use hawser_proto::client_filter::Policy;
+use hawser_units::Net;
+use hawser_wire::inner::protocol;
+use hawser_wire::upper_layer::UpperLayer;
+
+use super::reach::client_policy;
+
+/// The remedy where clients are given no resolver.
+pub(super) const REMEDY: &str =
+    "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml";
+
+/// Names the machine's resolvers in `config` where it names none. `local`: the machine's addresses,
+/// each with its prefix length.
+pub(super) fn complete(config: &mut HubConfig, local: &[Net]) {
+    if config.dns.is_empty() {
+        config.dns = reached(config, local, NameServers::of_machine());
+    }
+}
+
+/// Does the same for a hub that starts or whose configuration was changed, and reports in the log
+/// what clients are given.
+pub(super) async fn complete_and_log(config: &mut HubConfig) -> std::io::Result<Vec<Net>> {
+    let local = netlink::addresses().await?;
+    if config.dns.is_empty() {
+        complete(config, &local);
+        match config.dns.as_slice() {
+            [] => tracing::warn!(
+                "hub.toml names no resolver and clients reach none of this machine's: those with dns = \"hub\" resolve no name; {REMEDY}"
+            ),
+            all => {
+                tracing::info!(resolvers = ?all, "hub.toml names no resolver: clients are given this machine's")
+            }
+        }
+    }
+    Ok(local)
+}
+
+/// Keeps those that a client may ask by the rules of `[reach]`, which open nothing for them.
+fn reached(config: &HubConfig, local: &[Net], mut resolvers: Vec<IpAddr>) -> Vec<IpAddr> {
+    let policy = client_policy(&config.isolation(Vec::new(), Vec::new()), local);
+    let sources: Vec<_> = policy.pools.iter().map(|pool| pool.address).collect();
+    resolvers.retain(|resolver| {
+        let mut sources = sources.iter();
+        let source = sources.find(|source| source.is_ipv4() == resolver.is_ipv4());
+        source.is_some_and(|source| may_ask(&policy, *source, *resolver))
+    });
+    resolvers
+}
+
+fn may_ask(policy: &Policy, source: IpAddr, resolver: IpAddr) -> bool {
+    let question = UpperLayer {
+        source,
+        destination: resolver,
+        protocol: protocol::UDP,
+        ports: Some((FROM, DNS)),
+        opens_connection: false,
+        icmp_type: None,
+    };
+    policy.check(&question).is_ok()
+}
+
+/// The port of DNS. Source: RFC 1035 section 4.2.
+const DNS: u16 = 53;
+/// Any port that a program may ask from. Source: the first of the dynamic ports, RFC 6335 section 6.
+const FROM: u16 = 49_152;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a hub with that configuration names of these resolvers of its machine.
+    fn named(text: &str, resolvers: &[&str]) -> Vec<String> {
+        let pool = "endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\n";
+        let config: HubConfig = toml::from_str(&format!("{pool}{text}")).expect("valid");
+        let local = [Net::new([198, 51, 100, 1], 24)];
+        let resolvers = resolvers.iter().map(|text| text.parse().unwrap()).collect();
+        let found = reached(&config, &local, resolvers);
+        found.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn clients_are_given_the_machines_resolvers_that_they_reach() {
+        let all = [
+            "10.0.0.53",
+            "9.9.9.9",
+            "198.51.100.1",
+            "2620:fe::fe",
+            "169.254.169.253",
+        ];
+        assert_eq!(named("", &all), ["9.9.9.9"]);
+        let pool6 = "pool6 = \"fd00:7::/64\"\n";
+        assert_eq!(named(pool6, &all), ["9.9.9.9", "2620:fe::fe"]);
+        let near = "[reach]\nnetworks = [\"10.0.0.0/8\"]\nhub = [\"udp 53\"]\ndeny = [\"9.9.9.0/24\"]\n";
+        assert_eq!(named(near, &all), ["10.0.0.53", "198.51.100.1"]);
+        assert_eq!(named("", &["10.0.0.53"]), [""; 0]);
+    }
+
+    #[test]
+    fn what_the_configuration_names_stays() {
+        let text = "endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\ndns = [\"10.0.0.53\"]\n";
+        let mut config: HubConfig = toml::from_str(text).expect("valid");
+        complete(&mut config, &[]);
+        assert_eq!(config.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
+    }
+}
