@@ -108,8 +108,8 @@ fn status(socket: &Path) -> Option<Value> {
     control_socket::ask(socket, &control_socket::Request::Status).ok()
 }
 
-/// Finds that the hub names no resolvers where they are wanted. `status`: of a running client, which
-/// names none before its hub has answered.
+/// Finds that the hub names no resolvers where they are wanted. `status`: of a running client,
+/// which names none before its hub has answered.
 fn resolvers(mode: DnsMode, status: Option<&Value>) -> Option<Finding> {
     let named: Vec<IpAddr> = serde_json::from_value(status?["resolvers"].clone()).ok()?;
     is_nameless(mode, &named).then(|| Finding::bad("dns", NAMELESS, NAMES))

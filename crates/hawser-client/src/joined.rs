@@ -186,7 +186,8 @@ impl Joined {
         }
     }
 
-    /// Looks the hub's names up at all resolvers there are; returns nothing for a hub without a name.
+    /// Looks the hub's names up at all resolvers there are; returns nothing for a hub without a
+    /// name.
     pub(super) async fn resolve_again(&self, config: &ClientConfig) -> Vec<SocketAddr> {
         let is_name = |endpoint: &HubAddress| endpoint.host.parse::<IpAddr>().is_err();
         if !self.endpoints.iter().any(is_name) {

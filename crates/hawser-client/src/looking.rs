@@ -67,9 +67,9 @@ impl Pace {
     }
 }
 
-/// The addresses of a hub in the order in which they are tried: unknown ones, those that have waited
-/// longest, and at the end those that were `tried` without an answer. Where nothing was `found`,
-/// those that are `known` stay.
+/// Orders the addresses of a hub as they are tried: unknown ones, those that have waited longest,
+/// and at the end those that were `tried` without an answer. Where nothing was `found`, those that
+/// are `known` stay.
 pub(super) fn in_turn(
     known: &[SocketAddr],
     mut found: Vec<SocketAddr>,

@@ -2,9 +2,9 @@
 //!
 //! The system is asked, as by every program. While the kill switch is closed its questions do not
 //! get out, so Hawser asks as well, by packets of its own that carry the mark of outer packets: the
-//! resolvers of each network, over that network, for the names of hubs and nothing else; and so while
-//! a hub does not answer, as the questions of the system may go into the tunnel. That much
-//! of the outside sees of the name what it sees of the hub's address afterwards.
+//! resolvers of each network, over that network, for the names of hubs and nothing else. It does so
+//! too while a hub does not answer, because the system's questions may go into the tunnel. Outside,
+//! no more is seen of the name than of the hub's address afterwards.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -151,7 +151,7 @@ impl Tunnel {
         self.tun.set_mtu(inner.mtu)?;
         self.system.ignore_routers(&interface)?;
         self.system.link_up(&interface).await?;
-        self.stay_near_beside(config, inner.networks()).await?;
+        self.set_near_policy(config, inner.networks()).await?;
         for (address, _) in &inner.addresses {
             let ipv6 = address.is_ipv6();
             let whole = if ipv6 { 128 } else { 32 };
@@ -229,10 +229,10 @@ impl Tunnel {
     /// Lets those destinations stay outside the tunnel that the configuration permits.
     pub(super) async fn stay_near(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
         let inner = self.inner.as_ref().map(Inner::networks);
-        self.stay_near_beside(config, inner.unwrap_or_default()).await
+        self.set_near_policy(config, inner.unwrap_or_default()).await
     }
 
-    async fn stay_near_beside(&mut self, config: &ClientConfig, inner: Vec<Net>) -> anyhow::Result<()> {
+    async fn set_near_policy(&mut self, config: &ClientConfig, inner: Vec<Net>) -> anyhow::Result<()> {
         let policy = NearPolicy {
             tunnel: self.interface.clone(),
             kill_switch: config.kill_switch,

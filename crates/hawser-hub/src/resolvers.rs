@@ -69,7 +69,7 @@ fn may_ask(policy: &Policy, source: IpAddr, resolver: IpAddr) -> bool {
 
 /// The port of DNS. Source: RFC 1035 section 4.2.
 const DNS: u16 = 53;
-/// Any port that a program may ask from. Source: the first of the dynamic ports, RFC 6335 section 6.
+/// A port that a program may ask from. Source: the first of the dynamic ports, RFC 6335 section 6.
 const FROM: u16 = 49_152;
 
 #[cfg(test)]

@@ -254,7 +254,8 @@ fn a_client_that_runs_follows_a_hub_to_its_new_address() {
     }
 }
 
-/// A hub that names no resolver gives those of its machine, or the client reports that there is none.
+/// A hub that names no resolver gives those of its machine, or the client reports that there is
+/// none.
 #[test]
 fn names_behind_the_switch_need_a_resolver_of_the_hub() {
     let Some((world, _behind)) = world("nores", "kill_switch = true\ndns = \"hub\"\n") else {
