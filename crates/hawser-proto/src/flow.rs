@@ -131,7 +131,8 @@ pub struct Flow<B> {
     queue: VecDeque<Run<B>>,
     backlog: u64,
     deficit: i64,
-    queued: bool,
+    /// Its places in the two lists of turns.
+    turns: Turns,
     codel: Codel,
     used: Instant,
     /// This side has ended it, as TCP does.
@@ -207,6 +208,24 @@ impl<B: Copy> Flow<B> {
         if let Some(run) = self.queue.remove(at) {
             self.queue.push_front(run);
         }
+    }
+}
+
+/// The lists of turns in which a flow has a place.
+///
+/// A flow that runs empty keeps its place in the old list until its turn comes, and with it the
+/// rest of its share of the round. A packet that comes in before that is sent from the new list
+/// while the share lasts. RFC 8290 lets it wait for the old list's turn: with 300 flows, a ping
+/// every 20 ms waits for a part of each round, 72 ms at 100 Mbit/s.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turns {
+    fresh: bool,
+    rest: bool,
+}
+
+impl Turns {
+    fn has_any(self) -> bool {
+        self.fresh || self.rest
     }
 }
 
@@ -412,7 +431,7 @@ impl<B: Copy> Flows<B> {
             queue: VecDeque::new(),
             backlog: 0,
             deficit: 0,
-            queued: false,
+            turns: Turns::default(),
             codel: Codel::default(),
             used: now,
             ended: false,
@@ -430,7 +449,7 @@ impl<B: Copy> Flows<B> {
         let used = |at: usize| {
             self.slots[at]
                 .as_ref()
-                .filter(|flow| !flow.queued)
+                .filter(|flow| !flow.turns.has_any())
                 .map(|flow| flow.used)
         };
         let (_, slot) = looked_at.filter_map(|at| Some((used(at)?, at))).min()?;
@@ -469,12 +488,17 @@ impl<B: Copy> Flows<B> {
             (flow.meter, flow.budget) = (None, None);
         }
         flow.on_packet(bytes, now);
+        let was_empty = flow.queue.is_empty();
         flow.backlog += bytes;
         self.backlog += bytes;
         flow.queue.push_back(run);
-        if !flow.queued {
-            flow.queued = true;
+        if !flow.turns.has_any() {
             flow.deficit = QUANTUM;
+        }
+        // A flow that has some of its share of this round left is served before those that have
+        // not: it sends less than its share, however many flows a round has.
+        if !flow.turns.fresh && (!flow.turns.rest || (was_empty && flow.deficit > 0)) {
+            flow.turns.fresh = true;
             self.fresh.push_back(slot);
         }
         self.note_arrival(slot, run.since);
@@ -687,20 +711,21 @@ impl<B: Copy> Flows<B> {
             return;
         }
         let (queue, at) = if fresh {
+            flow.turns.fresh = false;
             (&mut self.fresh, skip)
         } else {
+            flow.turns.rest = false;
             (&mut self.rest, skip - self.fresh.len())
         };
         queue.remove(at);
-        if empty && !fresh {
-            flow.queued = false;
-        } else if empty {
-            // A new flow that ran empty goes through the old list once, or it could starve the
-            // others (RFC 8290 section 4.2).
-            self.rest.push_back(slot);
-        } else {
+        if !empty {
             // Nobody is kept waiting by the debt of a flow that is alone.
             flow.deficit = QUANTUM + if alone { 0 } else { flow.deficit };
+        }
+        // A new flow that ran empty goes through the old list once, or it could starve the others
+        // (RFC 8290 section 4.2).
+        if (fresh || !empty) && !flow.turns.rest {
+            flow.turns.rest = true;
             self.rest.push_back(slot);
         }
     }

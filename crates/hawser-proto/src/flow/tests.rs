@@ -492,3 +492,54 @@ fn connections_go_on_until_this_side_ends_them() {
     assert_eq!(send(&first, tcp_flag::SYN, later), 1, "the same ports again");
     assert!(flows.slot(&first.key).is_some() && flows.slot(&tcp(9).key).is_none());
 }
+
+/// Forty flows with twenty packets each, after every one has had its first turn.
+fn forty_transfers() -> Flows<u32> {
+    let mut flows = flows();
+    for port in 0..40 {
+        for _ in 0..20 {
+            flows
+                .enqueue(&tcp(port), run(0, 1, BEGIN), LIMIT, BEGIN)
+                .expect("room");
+        }
+    }
+    for _ in 0..40 * 3 {
+        send(&mut flows, 1, BEGIN).expect("all have packets");
+    }
+    flows
+}
+
+#[test]
+fn a_flow_that_sends_less_than_its_share_never_waits_for_a_round() {
+    let mut flows = forty_transfers();
+    for packet in 0..2 {
+        flows
+            .enqueue(&tcp(99), run(0, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+        let slot = flows.slot(&tcp(99).key).expect("it has its place");
+        let next = send(&mut flows, 1, BEGIN).map(|(sent, _)| sent);
+        assert_eq!(next, Some(slot), "packet {packet}");
+        // A few others, far less than a round.
+        for _ in 0..5 {
+            assert_ne!(send(&mut flows, 1, BEGIN).map(|(sent, _)| sent), Some(slot));
+        }
+    }
+}
+
+#[test]
+fn a_flow_that_always_has_one_more_packet_gets_its_share_and_no_more() {
+    let mut flows = forty_transfers();
+    let mut own = 0;
+    for _ in 0..400 {
+        let empty = flows.slot(&tcp(99).key).and_then(|slot| flows.get(slot));
+        if empty.is_none_or(|flow| flow.backlog() == 0) {
+            flows
+                .enqueue(&tcp(99), run(0, 1, BEGIN), LIMIT, BEGIN)
+                .expect("room");
+        }
+        let sent = send(&mut flows, 1, BEGIN).map(|(slot, _)| slot);
+        own += usize::from(sent == flows.slot(&tcp(99).key));
+    }
+    // The 41st part of 400 packets, or less: it never has two that wait.
+    assert!((5..=12).contains(&own), "{own}");
+}

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::{Flow, Flows, IDLE};
+use super::{Flow, Flows, IDLE, Turns};
 
 /// No packet waits longer for a path to take it.
 ///
@@ -90,7 +90,7 @@ impl<B: Copy> Flows<B> {
         self.idle_at = Instant::FAR_FUTURE;
         for (slot, entry) in self.slots.iter_mut().enumerate() {
             let Some(flow) = entry else { continue };
-            if flow.queued || now.since(flow.used) <= IDLE {
+            if flow.turns.has_any() || now.since(flow.used) <= IDLE {
                 // A moment later than the last at which it is not idle.
                 self.idle_at = self.idle_at.min(flow.used + IDLE + Duration::from_nanos(1));
                 continue;
@@ -112,12 +112,12 @@ impl<B: Copy> Flows<B> {
         } = self;
         for turns in [fresh, rest] {
             turns.retain(|slot| {
-                let flow = slots[usize::from(*slot)].as_mut();
-                flow.is_some_and(|flow| {
-                    flow.queued = !flow.queue.is_empty();
-                    flow.queued
-                })
+                let flow = slots[usize::from(*slot)].as_ref();
+                flow.is_some_and(|flow| !flow.queue.is_empty())
             });
+        }
+        for flow in slots.iter_mut().flatten().filter(|flow| flow.queue.is_empty()) {
+            flow.turns = Turns::default();
         }
     }
 
@@ -137,7 +137,7 @@ impl<B: Copy> Flows<B> {
         for flow in self.slots.iter_mut().flatten() {
             buffers.extend(flow.queue.drain(..).map(|run| run.buffer));
             flow.backlog = 0;
-            flow.queued = false;
+            flow.turns = Turns::default();
         }
         self.fresh.clear();
         self.rest.clear();
