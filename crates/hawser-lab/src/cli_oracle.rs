@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use hawser_netem::oracle;
+use hawser_netem::oracle::delay::Earliest;
 use hawser_netem::scenario::Scenario;
 use hawser_terminal::{refuse, say};
 use hawser_testbed::read_scenario;
@@ -20,6 +21,9 @@ pub(crate) struct OracleArgs {
     /// Replaces a field of each, e.g. `--set network.1.down.delay=80ms`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
+    /// Prints the earliest arrival of the datagrams of each UDP flow and video in place of goodput.
+    #[arg(long)]
+    delay: bool,
     /// Prints the results as JSON, one object for each.
     #[arg(long)]
     json: bool,
@@ -35,6 +39,18 @@ pub(crate) fn run(args: &OracleArgs) -> anyhow::Result<ExitCode> {
             Ok(scenario) => scenario,
             Err(error) => return Ok(refuse(error)),
         };
+        if args.delay {
+            let bounds = oracle::delay::earliest(&scenario, &scenario.via);
+            let Some(bounds) = bounds.filter(|bounds| !bounds.is_empty()) else {
+                return Ok(refuse(format!(
+                    "{}: no bound of delay is known: it needs a udp or video workload, and networks that are \
+                     neither on the air nor shared nor a neighbour's",
+                    file.display()
+                )));
+            };
+            print_delays(&scenario, &bounds, args.json)?;
+            continue;
+        }
         let Some(all) = oracle::goodput(&scenario, &scenario.via, None) else {
             return Ok(refuse(format!(
                 "{}: no bound is known: it needs bulk transfers (tcp, quic) in one direction, and a rate or \
@@ -79,6 +95,42 @@ fn print(scenario: &Scenario, all: Rate, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Prints the bound of each flow of datagrams.
+fn print_delays(scenario: &Scenario, bounds: &[Earliest], as_json: bool) -> anyhow::Result<()> {
+    if as_json {
+        let flows: Vec<_> = bounds
+            .iter()
+            .map(|bound| {
+                json!({
+                    "workload": bound.workload, "sent": bound.sent, "never": bound.never(),
+                    "delay_p50_ms": bound.quantile_ms(0.5), "delay_p99_ms": bound.quantile_ms(0.99),
+                })
+            })
+            .collect();
+        say!(
+            "{}",
+            json!({ "version": 1, "name": scenario.name, "earliest": flows })
+        )?;
+        return Ok(());
+    }
+    let ms = |bound: &Earliest, share| {
+        bound
+            .quantile_ms(share)
+            .map_or("never".to_owned(), |ms| format!("{ms:.1} ms"))
+    };
+    for bound in bounds {
+        say!(
+            "{}: workload {}: one-way at the earliest {} (99 %: {}), {:.3} % cannot arrive",
+            scenario.name,
+            bound.workload,
+            ms(bound, 0.5),
+            ms(bound, 0.99),
+            bound.never() * 100.0
+        )?;
+    }
+    Ok(())
+}
+
 const HELP: &str = "\
 A bound by calculation, for the time after the warm-up: every network is kept full by somebody who knows all future
 rates, delays, losses and outages; packets carry the tunnel's framing (40 bytes, and IP and UDP), or that of plain TCP
@@ -87,7 +139,13 @@ network with the least round trip bounds the beginning. Left out, so that no sch
 control after slow start, acknowledgements, retransmissions, jitter, other traffic. The simulator's reports hold each run
 against it (`share_of_oracle`, \"of oracle\").
 
+`--delay`: for each UDP flow and video, as if it were alone and always first, the arrival of its
+datagrams over the networks where each is there first, with all that will happen known.
+Percentages are of what was sent. Later than 2 s counts as never. Left out: jitter, random loss,
+middleboxes.
+
   hawser-lab oracle scenarios/bench/*.toml
+  hawser-lab oracle --delay scenarios/live/*.toml
   hawser-lab sim scenarios/bench/rtt-70.toml --runs 5
 
 Exit codes: 0 done, 2 usage, 64 a scenario that cannot be read, or that has no bound.";

@@ -147,7 +147,7 @@ impl Counters {
 /// more).
 /// Cost: O(1) a packet (O(log n) with reordering jitter); nothing is allocated once the queues have
 /// grown.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Link<T> {
     state: State,
     /// Whether loss, jitter or reordering may happen to a packet at all: mostly not, and then
@@ -178,7 +178,7 @@ pub struct Link<T> {
 
 /// What a packet on an even path does not need; apart, so that many links fit into a processor's
 /// cache.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Rare<T> {
     config: LinkConfig,
     epoch: Instant,
@@ -192,7 +192,7 @@ struct Rare<T> {
     swallowed: Vec<T>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Held<T> {
     item: T,
     /// When it arrived; in flight, when it comes out.
@@ -209,7 +209,7 @@ struct Service {
 }
 
 /// A packet that may overtake others; those of equal time keep their order.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Overtaking<T> {
     held: Held<T>,
     order: u64,

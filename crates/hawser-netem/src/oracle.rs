@@ -21,6 +21,8 @@
 //!
 //! Units: payload in bytes, times since the start of the workloads.
 
+pub mod delay;
+
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::FRAMING;
 
@@ -217,12 +219,17 @@ fn slow_start(time: Duration, there: Duration, back: Duration) -> f64 {
 
 /// Payload of a full packet. Units: bytes.
 fn payload(via: &Via) -> f64 {
-    let headers = match via {
-        Via::Mptcp | Via::DirectMptcp | Via::Single(_) | Via::Direct => TCP_HEADERS,
-        // A segment whose headers came with one before it is a byte and its payload.
-        Via::Hub | Via::Peer | Via::Repeater | Via::Tool(_) => OUTER_HEADERS + FRAMING as u64 + 1,
-    };
+    // A segment whose headers came with one before it is a byte and its payload.
+    let headers = direct_headers(via).unwrap_or(OUTER_HEADERS + FRAMING as u64 + 1);
     (PACKET - headers) as f64
+}
+
+/// The headers of TCP where a way has no tunnel.
+fn direct_headers(via: &Via) -> Option<u64> {
+    match via {
+        Via::Mptcp | Via::DirectMptcp | Via::Single(_) | Via::Direct => Some(TCP_HEADERS),
+        Via::Hub | Via::Peer | Via::Repeater | Via::Tool(_) => None,
+    }
 }
 
 /// The resolution of the calculation.
