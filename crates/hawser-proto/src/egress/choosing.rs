@@ -142,8 +142,8 @@ impl<B: Copy> Egress<B> {
         let usable = self.build_views_for(len, sparse, now);
         if class == Class::Bulk {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
-            self.hold_bulk_back(now);
         }
+        self.spare_sooner_flows(slot, class, now);
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.
         if let Some(at) = declared.filter(|_| class != Class::Layered) {

@@ -9,14 +9,16 @@
 //!   age + earliest arrival over any path  >  delay of the nearest path + budget   -->  dropped
 //! ```
 //!
-//! While such a flow is active, bulk waits for a path whose queue is longer than a part of the
-//! budget: packets that were sent cannot be taken back when the path's rate falls.
+//! While such a flow is active, bulk and flows with a larger budget wait for a path whose queue is
+//! longer than a part of the budget: packets that were sent cannot be taken back when the path's
+//! rate falls.
 //!
 //! The last packet of a queue goes all the same: the model may be wrong, and nothing newer would
 //! arrive in its place. Where a program has declared how long its packets are of use
 //! ([`super::Declaration`]), that holds for each of them, from the moment it came in.
 
 use hawser_units::{Duration, InnerBytes, Instant};
+use hawser_wire::data::Class;
 
 use super::Egress;
 use super::choosing::nearest;
@@ -69,11 +71,15 @@ const ROUND_TRIP_PART: u32 = 5;
 const JITTERS: u32 = 2;
 
 impl<B: Copy> Egress<B> {
-    /// Closes paths to bulk whose queue is longer than an active real-time flow can bear.
-    pub(super) fn hold_bulk_back(&mut self, now: Instant) {
+    /// Closes paths whose queue is longer than an active real-time flow can bear to a transfer, and
+    /// to a flow with a larger budget than that one: a video fills a path as a download does.
+    pub(super) fn spare_sooner_flows(&mut self, slot: u16, class: Class, now: Instant) {
         let Some(budget) = self.realtime_use.budget(now) else {
             return;
         };
+        if !gives_way(class, self.flows.get(slot).and_then(Flow::budget), budget) {
+            return;
+        }
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
             let path = &self.lanes[*lane].path;
             let own = path.model().base_round_trip() / ROUND_TRIP_PART;
@@ -119,6 +125,12 @@ impl<B: Copy> Egress<B> {
         let nearest = nearest(in_use(&self.lanes).map(|(_, lane)| &lane.path));
         nearest.map_or(Duration::ZERO, |(path, _)| path.model().base_round_trip() / 2)
     }
+}
+
+/// Returns whether a flow leaves queues short for one with `budget`: a transfer does, and one whose
+/// own packets may arrive later.
+fn gives_way(class: Class, own: Option<Duration>, budget: Duration) -> bool {
+    class == Class::Bulk || own.is_some_and(|own| own > budget)
 }
 
 #[cfg(test)]
@@ -187,6 +199,19 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn transfers_and_videos_give_way_to_a_call_and_nothing_gives_way_to_its_own_kind() {
+        let (call, video) = (Some(CALL_BUDGET), Some(VIDEO_BUDGET));
+        assert!(gives_way(Class::Bulk, None, CALL_BUDGET));
+        assert!(gives_way(Class::Realtime, video, CALL_BUDGET));
+        assert!(!gives_way(Class::Realtime, call, CALL_BUDGET));
+        assert!(!gives_way(Class::Realtime, video, VIDEO_BUDGET));
+        assert!(
+            !gives_way(Class::Interactive, None, CALL_BUDGET),
+            "a page is short"
+        );
     }
 
     #[test]
