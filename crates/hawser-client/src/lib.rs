@@ -13,7 +13,7 @@
 //! |---|---|
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
-//! | where the hub in use is now | `looking.rs`, `lookup.rs` |
+//! | where the hub in use is now | `name_lookups.rs`, `lookup.rs` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
@@ -43,8 +43,8 @@ pub mod hubs;
 mod inbound;
 mod joined;
 mod kill_switch;
-mod looking;
 mod lookup;
+mod name_lookups;
 mod nearest;
 mod neighbours;
 mod pauses;
@@ -94,7 +94,7 @@ use fallback::Fallback;
 use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
-use looking::Looking;
+use name_lookups::NameLookups;
 use nearest::Measuring;
 use pauses::Pauses;
 use portals::Portals;
@@ -246,7 +246,7 @@ struct Client {
     second_refused: u32,
     said_unknown: Option<String>,
     /// Look-ups of their names.
-    looking: Looking,
+    name_lookups: NameLookups,
     /// How near hubs are.
     measuring: Measuring,
     tunnel: Tunnel,
@@ -307,7 +307,7 @@ impl Client {
             second_at: tokio::time::Instant::now(),
             second_refused: 0,
             said_unknown: None,
-            looking: Looking::new(),
+            name_lookups: NameLookups::new(),
             measuring: Measuring::default(),
             quotas,
             paused: BTreeSet::new(),
@@ -363,7 +363,7 @@ impl Client {
                     self.on_second(news);
                     Next::Continue
                 }
-                found = self.looking.next() => {
+                found = self.name_lookups.next() => {
                     self.on_resolved(found);
                     Next::Continue
                 }
@@ -393,7 +393,7 @@ impl Client {
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();
-            self.see_to_names();
+            self.poll_name_lookups();
             self.see_to_airtimes();
             self.see_to_pauses();
             self.see_to_declared();

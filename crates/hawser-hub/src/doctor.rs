@@ -2,15 +2,13 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use hawser_config::HubConfig;
 use hawser_host::control_socket;
 use hawser_host::finding::Finding;
 use hawser_linux::firewalls::forward_drops;
-use hawser_linux::netlink;
 use serde_json::Value;
 
-use super::{load, resolvers};
+use super::{load, own_addresses, resolvers};
 
 /// The state of the machine and of the hub.
 #[derive(Clone, Debug, Default)]
@@ -31,11 +29,7 @@ struct Seen {
 /// hub.toml is wrong or cannot be read.
 pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut config = load(dir)?;
-    let local = netlink::addresses().await;
-    resolvers::complete(
-        &mut config,
-        &local.context("cannot list the addresses of this machine")?,
-    );
+    resolvers::complete(&mut config, &own_addresses().await?);
     let setting = |key: &str| std::fs::read_to_string(Path::new("/proc/sys").join(key)).ok();
     let is_on = |key: &str| setting(key).map(|text| text.trim() == "1");
     let number = |key: &str| setting(key)?.trim().parse().ok();

@@ -10,6 +10,7 @@
 //! | how a hub starts, the event loop | this one ([`run`]) |
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports and subnets that lead to clients | `reach.rs` |
+//! | the resolvers that clients are given | `resolvers.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
 //! | connections of clients that were revoked | `departed.rs` |
@@ -62,7 +63,7 @@ use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
 use hawser_linux::firewalls::forward_drops;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
-use hawser_linux::netlink::Watch;
+use hawser_linux::netlink::{self, Watch};
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
@@ -120,8 +121,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
-    let local = resolvers::complete_and_log(&mut config).await;
-    let local = local.context("cannot list the addresses of this machine")?;
+    let local = own_addresses().await?;
+    resolvers::complete_and_log(&mut config, &local);
     let isolation = config.isolation(ports, subnets);
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
@@ -633,8 +634,9 @@ impl Hub {
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = load(&self.options.dir)?;
-        let local = resolvers::complete_and_log(&mut fresh).await;
-        local.context("cannot list the addresses of this machine")?;
+        if fresh.dns.is_empty() {
+            resolvers::complete_and_log(&mut fresh, &own_addresses().await?);
+        }
         if let Some(tls) = &mut self.tls {
             let is_got_already = tls.acme.is_some() && fresh.tls.acme == self.config.tls.acme;
             if !is_got_already {
@@ -804,6 +806,12 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
             .context("cannot set up NAT (or set nat = false in hub.toml)")?;
     }
     Ok(())
+}
+
+/// Lists the machine's addresses, each with its prefix length.
+async fn own_addresses() -> anyhow::Result<Vec<Net>> {
+    let listed = netlink::addresses().await;
+    listed.context("cannot list the addresses of this machine")
 }
 
 fn masks(nat: Nat, private: bool) -> bool {

@@ -439,11 +439,16 @@ async fn list_addresses(handle: &Handle) -> Result<Vec<Net>, WatchError> {
 /// # Errors
 /// There is no netlink socket, or the kernel does not answer.
 pub async fn addresses() -> io::Result<Vec<Net>> {
+    ask(async |handle| list_addresses(handle).await.map_err(io::Error::other)).await
+}
+
+/// Asks the kernel over a connection that ends with the answer.
+async fn ask<T>(question: impl AsyncFnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let connection = crate::tasks::spawn(connection);
-    let found = list_addresses(&handle).await.map_err(io::Error::other);
+    let answer = question(&handle).await;
     connection.abort();
-    found
+    answer
 }
 
 /// Names this machine's address in a message of the kernel: on a point-to-point link `Address` is
@@ -493,12 +498,9 @@ pub async fn subnets(handle: &Handle) -> Result<Vec<(u32, Net)>, rtnetlink::Erro
 /// # Errors
 /// There is no netlink socket, or the kernel does not answer.
 pub async fn subnets_of(is_meant: impl Fn(&str) -> bool) -> io::Result<Vec<Net>> {
-    let (connection, handle, _) = rtnetlink::new_connection()?;
-    let connection = crate::tasks::spawn(connection);
-    let found = subnets(&handle).await.map_err(io::Error::other);
-    connection.abort();
+    let found = ask(async |handle| subnets(handle).await.map_err(io::Error::other)).await?;
     let is_meant = |index: &u32| crate::tap::device_name(*index).is_none_or(|name| is_meant(&name));
-    let meant = found?.into_iter().filter(|(index, _)| is_meant(index));
+    let meant = found.into_iter().filter(|(index, _)| is_meant(index));
     Ok(meant.map(|(_, net)| net).collect())
 }
 
