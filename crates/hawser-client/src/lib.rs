@@ -65,7 +65,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, Schedulers, Via};
+use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
 use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
@@ -143,7 +143,8 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     if let Some(problem) = config.unfit_for_hub() {
         bail!("client.toml: {problem}");
     }
-    for rule in config.rules.iter().filter(|rule| !rule.networks.is_empty()) {
+    let chooses = |rule: &&RuleConfig| !rule.networks.is_empty() || rule.spread.is_some();
+    for rule in config.rules.iter().filter(chooses) {
         if rule.via(true) == Via::Hub {
             tracing::warn!(%rule, "its flows go through the hub: via = \"direct\" sends them past it, over the networks that it names");
         }

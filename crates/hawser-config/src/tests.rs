@@ -499,7 +499,11 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn the_examples_are_good() {
-    client(include_str!("../../../packaging/client.toml")).unwrap();
+    let packaged = client(include_str!("../../../packaging/client.toml")).unwrap();
+    assert_eq!(
+        (packaged.unfit_for_hub(), packaged.unfit_for_direct()),
+        (None, None)
+    );
     hub(include_str!("../../../packaging/hub.toml")).unwrap();
     let share = include_str!("../../../packaging/share.toml");
     assert_eq!(

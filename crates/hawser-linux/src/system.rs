@@ -40,6 +40,7 @@ use crate::offload;
 use crate::udp::OUTER_MARK;
 pub use error::{SystemError, with_sources};
 pub use keeper::Keeper;
+pub use kill_switch::KillSwitch;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;
 use program::run;

@@ -38,8 +38,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     match guessed {
         Some(Kind::Client) => {
-            let read = config::load::<ClientConfig>(file);
-            checked(file, "client configuration", read.map(drop), args.json)
+            let read = config::load::<ClientConfig>(file).map_err(|error| error.to_string());
+            let found = read.and_then(|read| fits_a_mode(file, &read));
+            checked(file, "client configuration", found, args.json)
         }
         Some(Kind::Hub) => {
             let read = config::load::<HubConfig>(file);
@@ -49,6 +50,20 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             "{}: this is a scenario; use `hawser-lab check`",
             file.display()
         ))),
+    }
+}
+
+/// Finds a configuration that neither a client of a hub nor direct mode takes.
+fn fits_a_mode(file: &Path, config: &ClientConfig) -> Result<(), String> {
+    match (config.unfit_for_hub(), config.unfit_for_direct()) {
+        (Some(with_hub), Some(direct)) if with_hub == direct => {
+            Err(format!("{}: {with_hub}", file.display()))
+        }
+        (Some(with_hub), Some(direct)) => Err(format!(
+            "{}: {with_hub} (and with --direct: {direct})",
+            file.display()
+        )),
+        (None, _) | (_, None) => Ok(()),
     }
 }
 

@@ -131,25 +131,13 @@ pub(super) const KEYS: &[Key] = &[
         name: "[[port_forward]]",
         example: "[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.50.7:80\"",
         is_set: |config| !config.port_forwards.is_empty(),
-        refused: [
-            Some("[[port_forward]] needs a hub: take it out, or leave --direct out"),
-            None,
-            Some(
-                "[[port_forward]] does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
-            ),
-        ],
+        refused: of_hubs("[[port_forward]] needs a hub: take it out, or leave --direct out"),
     },
     Key {
         name: "subnets",
         example: "subnets = [\"192.168.50.0/24\"]",
         is_set: |config| !config.subnets.is_empty(),
-        refused: [
-            Some("subnets needs a hub: take it out, or leave --direct out"),
-            None,
-            Some(
-                "subnets does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
-            ),
-        ],
+        refused: of_hubs("subnets needs a hub: take it out, or leave --direct out"),
     },
     Key {
         name: "[schedulers]",

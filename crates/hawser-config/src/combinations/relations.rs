@@ -57,6 +57,10 @@ pub(super) const CONFLICTS: &[Conflict] = &[
         reason: "mptcp = false in [direct] leaves MPTCP alone on every network: take it out, or mptcp of the network",
     },
     Conflict {
+        pair: ["subnets", "[[rule]] hub"],
+        reason: "a hub that a rule names does not lead subnets here: take subnets out, or the rule",
+    },
+    Conflict {
         pair: ["[tls] use = \"always\"", "hub = \"faster\""],
         reason: SECOND_TLS,
     },

@@ -155,10 +155,24 @@ fn the_kill_switch_holds_for_machines_behind_a_gateway_and_leaves_the_lan_alone(
     good(ping);
 }
 
+/// Rules that lead some flows past the hub, so that direct mode forwards.
+const PAST: &str = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = [8999, 9000]\nvia = \"direct\"\n";
+
 #[test]
 fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
-    let config = "inbound = [\"tcp 8081\"]\nforward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n";
-    let Some(home) = Home::new("gwp", config) else {
+    ports_lead_in("gwp", "");
+}
+
+#[test]
+fn a_port_of_the_hub_leads_to_a_machine_behind_beside_rules_past_the_hub() {
+    ports_lead_in("gwpd", PAST);
+}
+
+fn ports_lead_in(name: &str, rules: &str) {
+    let config = format!(
+        "inbound = [\"tcp 8081\"]\nforward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n{rules}"
+    );
+    let Some(home) = Home::new(name, &config) else {
         return;
     };
     answer(&home.behind, 80, "behind");
@@ -210,8 +224,38 @@ fn met(machine: &Namespace, from: &Namespace, to: &str) -> std::io::Result<Strin
 
 #[test]
 fn a_subnet_behind_a_client_keeps_its_addresses_and_is_reached_by_whom_the_hub_allows() {
-    let config = "forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n";
-    let Some(mut home) = Home::new("gws", config) else {
+    subnets_keep_their_addresses("gws", "");
+}
+
+#[test]
+fn a_subnet_behind_a_client_keeps_its_addresses_beside_rules_past_the_hub() {
+    subnets_keep_their_addresses("gwsd", PAST);
+}
+
+#[test]
+fn beside_rules_past_the_hub_only_the_lans_that_are_named_are_forwarded_for() {
+    let Some(home) = Home::new("gwl", &format!("forward = [\"home\"]\n{PAST}")) else {
+        return;
+    };
+    for port in [7001, 8999] {
+        let server = format!("203.0.113.2:{port}");
+        assert!(home.seen(&server).is_ok(), "port {port}");
+        let config = home.world.place("c").join("client.toml");
+        std::fs::write(&config, format!("forward = [\"other\"]\n{PAST}")).unwrap();
+        good(home.world.hawser("c", &["reload"]));
+        let server = format!("203.0.113.2:{}", port + 1);
+        assert!(
+            home.seen(&server).is_err(),
+            "port {port} of a LAN that is not named"
+        );
+        std::fs::write(&config, format!("forward = [\"home\"]\n{PAST}")).unwrap();
+        good(home.world.hawser("c", &["reload"]));
+    }
+}
+
+fn subnets_keep_their_addresses(name: &str, rules: &str) {
+    let config = format!("forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n{rules}");
+    let Some(mut home) = Home::new(name, &config) else {
         return;
     };
     let (bob, _bobs) = add_bob(&home.world);
