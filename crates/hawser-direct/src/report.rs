@@ -87,6 +87,7 @@ impl Direct {
             .iter()
             .cloned()
             .chain(self.quota_notices())
+            .chain(self.usage.borrow().notices(&self.config))
             .chain(self.portal_notices())
             .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
             .chain(self.radio.iter().flat_map(|radio| radio.notices()))

@@ -5,7 +5,10 @@
 //! of announcements leads to one full look, so nothing depends on their order, and a lost one (the
 //! kernel's queue is bounded) costs nothing.
 
+mod counters;
 mod on_link;
+
+pub use counters::{CountedDevice, HardwareAddress, counted_devices};
 
 use std::collections::BTreeMap;
 use std::io;
