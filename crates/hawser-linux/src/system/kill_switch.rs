@@ -81,7 +81,7 @@ fn is_of_kill_switch(entry: &Entry) -> bool {
     is_table
         || matches!(
             entry,
-            Entry::Block { .. } | Entry::NearRule { .. } | Entry::NearTable
+            Entry::Block { .. } | Entry::NearRule { .. } | Entry::UplinkRule { .. } | Entry::NearTable
         )
 }
 
