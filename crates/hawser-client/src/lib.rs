@@ -389,6 +389,7 @@ impl Client {
                 reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
+            self.follow_devices().await;
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_second();
@@ -465,6 +466,7 @@ impl Client {
     }
 
     fn on_networks(&mut self, now: Vec<Network>) -> Next {
+        self.quotas.look_now();
         let before = std::mem::replace(&mut self.seen, now);
         let now = self.seen.clone();
         self.apply_networks(&before, &now);

@@ -44,8 +44,8 @@ impl Quotas {
         self.backups.contains(name)
     }
 
-    /// The quotas may be others.
-    pub(super) fn handle_config(&mut self) {
+    /// The quotas may be others, or names of devices.
+    pub(super) fn look_now(&mut self) {
         self.next = Instant::from_nanos(0);
     }
 
@@ -89,6 +89,14 @@ impl Client {
             }
         }
         self.shut_spent();
+    }
+
+    /// Gives settings of devices to the names that these have now.
+    pub(super) async fn follow_devices(&mut self) {
+        let has_other_names = self.quotas.usage.borrow_mut().poll_other_names();
+        if has_other_names && self.config.follows_devices() {
+            self.reload_and_log().await;
+        }
     }
 
     fn shut_spent(&mut self) {

@@ -5,16 +5,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use hawser_linux::netlink::HardwareAddress;
 use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
 use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    AnyNet, DEFAULT_MTU, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound, InterfaceName,
-    LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig, PortForwardConfig, Proxy,
-    QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig, TlsUse, Uses, Via,
-    WhenEnded, combinations,
+    AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
+    InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
+    PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig,
+    TlsUse, Uses, Via, WhenEnded, combinations,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -175,6 +176,33 @@ impl ClientConfig {
         self.layers.iter().map(|layer| layer.0).collect()
     }
 
+    /// Gives settings that are for a device to the name that it has now. Those of a device that is
+    /// not there hold for nobody. `devices`: the names that there are, and their devices.
+    pub fn follow_devices(&mut self, devices: &[(String, Option<HardwareAddress>)]) {
+        let mut named = BTreeMap::new();
+        let mut following = Vec::new();
+        for (name, set) in std::mem::take(&mut self.networks) {
+            match set.device {
+                Some(device) => following.push((device.0, set)),
+                None => drop(named.insert(name, set)),
+            }
+        }
+        for (device, set) in following {
+            let mut there = devices.iter();
+            let found = there.find(|(_, address)| *address == Some(device));
+            // No interface has a name with a space.
+            let name = found.map_or_else(|| format!("device {device}"), |(name, _)| name.clone());
+            named.insert(name, set);
+        }
+        self.networks = named;
+    }
+
+    /// Whether settings of any network are for a device, whatever its name is.
+    #[must_use]
+    pub fn follows_devices(&self) -> bool {
+        self.networks.values().any(|set| set.device.is_some())
+    }
+
     /// The settings of a network.
     #[must_use]
     pub fn network(&self, name: &str) -> NetworkConfig {
@@ -219,6 +247,9 @@ pub struct NetworkConfig {
     pub reset_day: Day,
     /// What happens when the quota is used up.
     pub quota_action: QuotaAction,
+    /// The device for which these settings are, by its hardware address: they follow it when it
+    /// gets another name, and hold for no other device that gets this one.
+    pub device: Option<DeviceAddress>,
 }
 
 impl Default for NetworkConfig {
@@ -239,6 +270,7 @@ impl Default for NetworkConfig {
             quota: None,
             reset_day: Day::default(),
             quota_action: QuotaAction::default(),
+            device: None,
         }
     }
 }

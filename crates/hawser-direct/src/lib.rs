@@ -305,6 +305,7 @@ impl Direct {
             }
             self.follow_links().await;
             self.on_time();
+            self.follow_devices().await;
             self.apply();
             self.open_or_close().await?;
             self.follow_multipath().await;
@@ -391,6 +392,8 @@ impl Direct {
     /// Carries out a change of the kernel's networks.
     async fn on_networks(&mut self, now: Vec<Network>) -> anyhow::Result<()> {
         self.seen = now;
+        // Names may be those of other devices.
+        self.next_sample = Instant::ZERO;
         let used: Vec<_> = self
             .seen
             .iter()

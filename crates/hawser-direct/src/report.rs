@@ -51,6 +51,7 @@ impl Direct {
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "swapped_names": self.usage.borrow().notices(&self.config),
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "moving": self.moving.status(),

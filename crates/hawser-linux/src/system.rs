@@ -684,7 +684,7 @@ pub fn drop_nft_table(table: &str) {
 /// The value of a rule of the tunnel.
 fn value_of(rule: Rule, ipv6: bool) -> RoutingRule {
     match rule {
-        Rule::Lease => near::lease_rule(ipv6, PRIORITY - 1),
+        Rule::Lease => near::lease_rule(ipv6, FIRST_PRIORITY),
         Rule::Near => RoutingRule {
             suppress: Some(0),
             ..RoutingRule::new(ipv6, PRIORITY, MAIN_TABLE)

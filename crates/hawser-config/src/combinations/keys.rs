@@ -242,6 +242,12 @@ pub(super) const KEYS: &[Key] = &[
         refused: EVERYWHERE,
     },
     Key {
+        name: "[networks.NAME] device",
+        example: "[networks.wwan0]\ndevice = \"00:16:3e:12:34:56\"",
+        is_set: |config| of_network(config, |set| set.device.is_some()),
+        refused: EVERYWHERE,
+    },
+    Key {
         name: "[networks.NAME] cap_up",
         example: "[networks.wwan0]\ncap_up = \"10mbit\"",
         is_set: |config| of_network(config, |set| set.cap_up.is_some()),

@@ -18,10 +18,20 @@ pub(super) struct Known {
     pub(super) address: Option<HardwareAddress>,
 }
 
+impl Known {
+    /// Whether both are one device.
+    fn is(&self, other: &Self) -> bool {
+        let has_address = self.address.is_some() && self.address == other.address;
+        has_address || (self.index.is_some() && self.index == other.index)
+    }
+}
+
 /// The devices by the name under which their usage is kept: the one that each has, or had last.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     known: BTreeMap<String, Known>,
+    /// The device that had each name last, also where its usage is kept under another one now.
+    had: BTreeMap<String, Known>,
 }
 
 /// What follows from the devices that are there.
@@ -50,8 +60,10 @@ impl Devices {
             };
             (name, known)
         };
+        let known: BTreeMap<_, _> = kept.into_iter().map(known).collect();
         Self {
-            known: kept.into_iter().map(known).collect(),
+            had: known.clone(),
+            known,
         }
     }
 
@@ -74,7 +86,9 @@ impl Devices {
                 address: device.address.filter(|address| is_unique(*address, seen)),
             };
             fresh.insert(device.name.clone(), known);
-            if before.as_ref() != Some(&device.name) && self.known.contains_key(&device.name) {
+            let had = self.had.insert(device.name.clone(), known);
+            let is_other = had.is_some_and(|had| !had.is(&known));
+            if before.as_ref() != Some(&device.name) && is_other {
                 taken.push(device.name.clone());
             }
             if let Some(from) = before.as_ref().filter(|from| **from != device.name) {
@@ -227,14 +241,9 @@ mod tests {
             [""; 0],
             "it has another name"
         );
-        assert_eq!(
-            taken(&[device("lan", 1, MADE, 1), device("eth1", 2, MADE, 2)]),
-            [""; 0]
-        );
-        assert_eq!(
-            taken(&[device("eth1", 1, MADE, 1), device("lan", 2, MADE, 2)]),
-            ["eth1", "lan"]
-        );
+        let both = |first, second| [device(first, 1, MADE, 1), device(second, 2, MADE, 2)];
+        assert_eq!(taken(&both("lan", "eth1")), ["eth1"]);
+        assert_eq!(taken(&both("eth1", "lan")), ["eth1", "lan"]);
         assert_eq!(taken(&[device("eth1", 3, MADE, 3)]), ["eth1"]);
     }
 

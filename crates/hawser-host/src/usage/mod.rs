@@ -47,6 +47,8 @@ pub struct Usage {
     devices: Devices,
     /// Names that another device has taken in this run, with a word to the user.
     taken: BTreeMap<String, String>,
+    /// Whether devices have other names than when this was last asked.
+    has_other_names: bool,
     /// The day it is.
     today: Date,
 }
@@ -96,6 +98,7 @@ impl Usage {
             levels: BTreeMap::new(),
             devices: Devices::default(),
             taken: BTreeMap::new(),
+            has_other_names: false,
             today: today(),
         }
     }
@@ -122,6 +125,7 @@ impl Usage {
             self.taken.insert(name, text);
         }
         if !moved.is_empty() || before != after {
+            self.has_other_names = true;
             self.rename(&moved, &after);
         }
         let counted = devices.iter().filter(|device| is_counted(&device.name));
@@ -135,8 +139,18 @@ impl Usage {
     /// with a word to the user.
     pub fn notices(&self, config: &ClientConfig) -> Vec<String> {
         let taken = self.taken.iter();
-        let meant = taken.filter(|(name, _)| config.networks.contains_key(*name));
+        let is_of_name = |name: &String| {
+            let set = config.networks.get(name);
+            set.is_some_and(|set| set.device.is_none())
+        };
+        let meant = taken.filter(|(name, _)| is_of_name(name));
         meant.map(|(_, text)| text.clone()).collect()
+    }
+
+    /// Returns whether devices have other names than when this was last asked, or are new:
+    /// settings of devices may be for other names then.
+    pub fn poll_other_names(&mut self) -> bool {
+        std::mem::take(&mut self.has_other_names)
     }
 
     /// Keeps under other names what devices have carried.
