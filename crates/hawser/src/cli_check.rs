@@ -119,4 +119,19 @@ mod tests {
             assert_eq!(guess(&file).expect("it is read"), kind, "{name}");
         }
     }
+
+    #[test]
+    fn a_configuration_that_fits_no_mode_is_refused_with_its_reason() {
+        let found = |text: &str| {
+            let file = Path::new("client.toml");
+            let config: ClientConfig = config::parse(file, text).expect("well-formed");
+            fits_a_mode(file, &config)
+        };
+        for text in ["", "kill_switch = true\n", "[networks.eth0]\nweight = 2\n"] {
+            assert_eq!(found(text), Ok(()), "{text}");
+        }
+        let said = found("kill_switch = true\nlocal = [\"10.0.0.0/8\"]\n").expect_err("of none");
+        assert!(said.starts_with("client.toml: kill_switch = true lets nothing out"), "{said}");
+        assert!(said.contains("with --direct: kill_switch = true needs a hub"), "{said}");
+    }
 }

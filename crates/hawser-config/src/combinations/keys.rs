@@ -5,7 +5,7 @@ use hawser_steer::endpoints::Part;
 use super::{Key, has_via};
 use crate::{
     ClientConfig, Dataplane, DirectConfig, DnsMode, Forward, HubUse, Inbound, Moves, NetworkConfig,
-    PoolConfig, QuotaAction, RadioConfig, RuleConfig, Schedulers, TlsConfig, TlsUse, Uses, Via, WhenEnded,
+    QuotaAction, RadioConfig, RuleConfig, Schedulers, TlsConfig, TlsUse, Uses, Via, WhenEnded,
 };
 
 /// Works in all modes.
@@ -192,9 +192,21 @@ pub(super) const KEYS: &[Key] = &[
         refused: of_hubs("hub = \"faster\" needs a hub: take it out, or leave --direct out"),
     },
     Key {
-        name: "[pool]",
+        name: "[pool] neighbours",
         example: "[pool]\nneighbours = true",
-        is_set: |config| config.pool.is_used() || config.pool.receipts != PoolConfig::default().receipts,
+        is_set: |config| config.pool.neighbours,
+        refused: of_hubs(POOL),
+    },
+    Key {
+        name: "[pool] members",
+        example: "[pool]\nmembers = [\"192.168.1.7:47473\"]",
+        is_set: |config| !config.pool.members.is_empty(),
+        refused: of_hubs(POOL),
+    },
+    Key {
+        name: "[pool] receipts",
+        example: "[pool]\nreceipts = false",
+        is_set: |config| !config.pool.receipts,
         refused: of_hubs(POOL),
     },
     Key {

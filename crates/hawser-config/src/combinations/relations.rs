@@ -69,11 +69,19 @@ pub(super) const CONFLICTS: &[Conflict] = &[
         reason: SECOND_TLS,
     },
     Conflict {
-        pair: ["[pool]", "hub = \"faster\""],
+        pair: ["[pool] neighbours", "hub = \"faster\""],
         reason: SECOND_POOL,
     },
     Conflict {
-        pair: ["[pool]", "[[rule]] hub"],
+        pair: ["[pool] members", "hub = \"faster\""],
+        reason: SECOND_POOL,
+    },
+    Conflict {
+        pair: ["[pool] neighbours", "[[rule]] hub"],
+        reason: SECOND_POOL,
+    },
+    Conflict {
+        pair: ["[pool] members", "[[rule]] hub"],
         reason: SECOND_POOL,
     },
     Conflict {
@@ -107,6 +115,11 @@ pub(super) const NEEDS: &[Need] = &[
         key: "[[rule]] domain",
         any_of: &["dns = \"networks\""],
         reason: "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
+    },
+    Need {
+        key: "[pool] receipts",
+        any_of: &["[pool] neighbours", "[pool] members"],
+        reason: "receipts are for what members carry, and none is taken: write neighbours = true or members in [pool], or take it out",
     },
     Need {
         key: "[networks.NAME] quota_action",

@@ -194,7 +194,7 @@ const ALIKE: [(&str, &[&str]); 7] = [
         ],
     ),
     ("[tls]", &["port", "name"]),
-    ("[pool]", &["neighbours", "members", "receipts", "gre"]),
+    ("[pool]", &["gre"]),
     ("[schedulers]", &["bulk", "interactive", "realtime", "layered"]),
 ];
 
