@@ -466,7 +466,7 @@ impl Client {
     }
 
     fn on_networks(&mut self, now: Vec<Network>) -> Next {
-        self.quotas.look_now();
+        self.quotas.count_now();
         let before = std::mem::replace(&mut self.seen, now);
         let now = self.seen.clone();
         self.apply_networks(&before, &now);

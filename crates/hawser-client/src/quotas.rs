@@ -45,7 +45,7 @@ impl Quotas {
     }
 
     /// The quotas may be others, or names of devices.
-    pub(super) fn look_now(&mut self) {
+    pub(super) fn count_now(&mut self) {
         self.next = Instant::from_nanos(0);
     }
 

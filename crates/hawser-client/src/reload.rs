@@ -93,7 +93,7 @@ impl Client {
         }
         self.reload_hubs()?;
         self.see_to_gateway();
-        self.quotas.look_now();
+        self.quotas.count_now();
         if let Some(dhcp) = &self.dhcp {
             dhcp.handle_config(&self.config);
         }

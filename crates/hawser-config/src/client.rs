@@ -15,7 +15,7 @@ use crate::{
     AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
     InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
     PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig,
-    TlsUse, Uses, Via, WhenEnded, combinations,
+    TlsUse, Uses, Via, WhenEnded,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -137,18 +137,6 @@ impl ClientConfig {
             && !self.exclude.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// What direct mode cannot do, in words with the remedy.
-    #[must_use]
-    pub fn unfit_for_direct(&self) -> Option<&'static str> {
-        combinations::refusal(self, true)
-    }
-
-    /// What a client of a hub cannot do, in words with the remedy.
-    #[must_use]
-    pub fn unfit_for_hub(&self) -> Option<&'static str> {
-        combinations::refusal(self, false)
-    }
-
     /// Whether some flows go past the hub, if there is one.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
@@ -177,7 +165,7 @@ impl ClientConfig {
     }
 
     /// Gives settings that are for a device to the name that it has now. Those of a device that is
-    /// not there hold for nobody. `devices`: the names that there are, and their devices.
+    /// not there hold for no network. `devices`: the names that there are, and their devices.
     pub fn follow_devices(&mut self, devices: &[(String, Option<HardwareAddress>)]) {
         let mut named = BTreeMap::new();
         let mut following = Vec::new();
@@ -197,7 +185,7 @@ impl ClientConfig {
         self.networks = named;
     }
 
-    /// Whether settings of any network are for a device, whatever its name is.
+    /// Returns true where settings of any network are for a device, under any name.
     #[must_use]
     pub fn follows_devices(&self) -> bool {
         self.networks.values().any(|set| set.device.is_some())

@@ -1,6 +1,6 @@
-//! What of `client.toml` combines with what: what each key does in direct mode, with a hub, and
-//! with a hub beside rules that send flows past it; which keys exclude each other, and which need
-//! another one.
+//! Combinations of the keys of `client.toml`: the modes in which each works (direct mode, with a
+//! hub, with a hub beside rules that send flows past it), the keys that exclude each other, and
+//! those that need another one.
 //!
 //! These tables are the only place where a configuration is refused that is well-formed by itself.
 //! The page of the manual (`docs/combinations.md`) is written from them by a test, and another one
@@ -16,14 +16,14 @@ use crate::{ClientConfig, Via};
 use keys::KEYS;
 use relations::{CONFLICTS, NEEDS};
 
-/// How a client's machine is led out.
+/// Mode of a client's machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mode {
-    /// Without a hub: `hawser up --direct`.
+enum Mode {
+    /// `hawser up --direct`, without a hub.
     Direct,
-    /// Through a hub alone.
+    /// A tunnel to a hub takes everything.
     Hub,
-    /// Through a hub and, where rules say so, past it.
+    /// A tunnel to a hub takes what rules do not send past it.
     Beside,
 }
 
@@ -58,9 +58,23 @@ struct Need {
     reason: &'static str,
 }
 
+impl ClientConfig {
+    /// Names what direct mode cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_direct(&self) -> Option<&'static str> {
+        refusal(self, true)
+    }
+
+    /// Names what a client of a hub cannot do, in words with the remedy.
+    #[must_use]
+    pub fn unfit_for_hub(&self) -> Option<&'static str> {
+        refusal(self, false)
+    }
+}
+
 /// Returns the reason for which a configuration is refused in direct mode (`is_direct`) or with a
 /// hub.
-pub(crate) fn refusal(config: &ClientConfig, is_direct: bool) -> Option<&'static str> {
+fn refusal(config: &ClientConfig, is_direct: bool) -> Option<&'static str> {
     let mode = mode(config, is_direct);
     let is_set = |name: &str| KEYS.iter().any(|key| key.name == name && (key.is_set)(config));
     let by_mode = KEYS
@@ -85,7 +99,7 @@ fn mode(config: &ClientConfig, is_direct: bool) -> Mode {
     }
 }
 
-/// Whether any rule says that way.
+/// Returns true if any rule names that `via`.
 fn has_via(config: &ClientConfig, via: Via) -> bool {
     config.rules.iter().any(|rule| rule.is_via(via))
 }

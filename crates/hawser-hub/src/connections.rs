@@ -1,6 +1,6 @@
-//! The kernel's table of connections: when it is full, nobody can begin one.
+//! The kernel's table of connections: when it is full, no further one begins.
 
-/// How full the table is.
+/// Fill level of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Connections {
     /// Entries in use.
@@ -56,7 +56,7 @@ impl Watched {
         self.notice().filter(|_| is_new)
     }
 
-    /// What an operator should know while it is nearly full.
+    /// Text for the operator while it is nearly full.
     pub(super) fn notice(&self) -> Option<String> {
         let full = self.full?;
         Some(format!("{}: soon none can begin; {}", full.said(), full.remedy()))
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_that_becomes_full_is_logged_once_and_told_while_it_is() {
+    fn a_table_that_becomes_full_is_logged_once_and_reported_while_it_is() {
         let mut watched = Watched::default();
         let seen = |used| Some(Connections { used, room: 1000 });
         assert_eq!(watched.handle_seen(None), None);

@@ -824,7 +824,7 @@ fn leave_untracked(system: &mut System, port: u16) {
     let Some(body) = untracked(port) else {
         tracing::info!(
             port,
-            "a rule of this machine translates to the port: its packets are tracked"
+            "a rule of this machine translates packets of the port: they are tracked"
         );
         return;
     };

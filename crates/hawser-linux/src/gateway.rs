@@ -67,8 +67,8 @@ impl Gateway {
     #[must_use]
     pub fn body(&self) -> String {
         let (tunnel, further) = (&self.tunnel, mark(0, FURTHER));
-        // Before the translation of direct mode, which may run beside: the first one that translates
-        // a connection decides, so what keeps its address is translated to itself.
+        // Before the translation of direct mode, which may run beside: the first one that
+        // translates a connection decides, so what keeps its address is translated to itself.
         let mut text =
             "chain srcnat {\n  type nat hook postrouting priority srcnat - 1; policy accept;\n".to_owned();
         for net in &self.subnets {

@@ -42,7 +42,7 @@ pub enum Entry {
     },
     /// The routing rule of the table of uplinks, for outer packets.
     UplinkRule {
-        /// For IPv6, otherwise IPv4.
+        /// Set for IPv6.
         ipv6: bool,
     },
     /// The tables of near destinations and of uplinks.

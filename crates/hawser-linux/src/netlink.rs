@@ -1,10 +1,10 @@
 //! Networks: which ways out the machine has, and when that changes.
 //!
 //! A network is an interface that is up, has carrier, a global address and a default route of that
-//! address's family: of the main table, or, where it has none there, of another one that leads to a
-//! router on its link (policy routing, as `use-routes: false` of netplan has it). The kernel announces every change of links, addresses and routes; each burst
-//! of announcements leads to one full look, so nothing depends on their order, and a lost one (the
-//! kernel's queue is bounded) costs nothing.
+//! address's family: of the main table, or, where it has none there, of another one, to a router on
+//! its link (policy routing, as with `use-routes: false` of netplan). The kernel announces every
+//! change of links, addresses and routes; each burst of announcements leads to one full look, so
+//! nothing depends on their order, and a lost one (the kernel's queue is bounded) costs nothing.
 
 mod counters;
 mod default_routes;

@@ -3,7 +3,7 @@
 //! Each client's path would be an entry there, beside those of the clients' own connections, and a
 //! table that is full drops the packets of whoever is new in it: one busy client could shut all
 //! others out. Packets of the port need no entry, because nothing translates them. Where a rule of
-//! the machine does, they keep theirs.
+//! the machine does when the hub starts, they keep theirs.
 
 use crate::system::program::run;
 
@@ -11,7 +11,7 @@ use crate::system::program::run;
 pub const OUTER_PORT_TABLE: &str = "hawser_outer";
 
 /// Writes what stands between the braces of the table; nothing where another rule of this machine
-/// leads packets to the port by translation.
+/// leads packets to the port or away from it by translation.
 #[must_use]
 pub fn untracked(port: u16) -> Option<String> {
     let listed = run("nft", &["-s", "-n", "list", "ruleset"], "").unwrap_or_default();
@@ -31,17 +31,15 @@ chain output {{
     )
 }
 
-/// Whether a rule gives packets that port, as `redirect to :4430`, `dnat to 192.0.2.1:4430`, and
-/// their forms of iptables do.
+/// Returns true if a rule translates packets to that port, or those that are for it, as
+/// `udp dport 443 redirect to :4430` and its forms of iptables do.
 fn is_translated(ruleset: &str, port: u16) -> bool {
     let port = port.to_string();
     let mut lines = ruleset.lines().map(str::to_ascii_lowercase);
     lines.any(|line| {
-        let to = ["redirect", "dnat"].iter().find_map(|word| line.split_once(word));
-        to.is_some_and(|(_, to)| {
-            let mut numbers = to.split(|c: char| !c.is_ascii_digit());
-            numbers.any(|number| number == port)
-        })
+        let mut numbers = line.split(|c: char| !c.is_ascii_digit());
+        let translates = ["redirect", "dnat"].iter().any(|word| line.contains(word));
+        translates && numbers.any(|number| number == port)
     })
 }
 
@@ -64,7 +62,8 @@ mod tests {
                 true,
             ),
             ("udp dport 4430 accept", false),
-            ("udp dport 4430 redirect to :5000", false),
+            ("udp dport 4430 redirect to :5000", true),
+            ("udp dport 443 redirect to :5000", false),
         ] {
             assert_eq!(
                 is_translated(&format!("table ip t {{\n{rule}\n}}"), 4430),

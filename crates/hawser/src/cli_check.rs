@@ -131,7 +131,13 @@ mod tests {
             assert_eq!(found(text), Ok(()), "{text}");
         }
         let said = found("kill_switch = true\nlocal = [\"10.0.0.0/8\"]\n").expect_err("of none");
-        assert!(said.starts_with("client.toml: kill_switch = true lets nothing out"), "{said}");
-        assert!(said.contains("with --direct: kill_switch = true needs a hub"), "{said}");
+        assert!(
+            said.starts_with("client.toml: kill_switch = true lets nothing out"),
+            "{said}"
+        );
+        assert!(
+            said.contains("with --direct: kill_switch = true needs a hub"),
+            "{said}"
+        );
     }
 }

@@ -26,7 +26,7 @@ const fn of_direct_alone(reason: &'static str) -> [Option<&'static str>; 3] {
     [None, Some(reason), Some(reason)]
 }
 
-/// Whether any network says so.
+/// Returns true if any network says so.
 fn of_network(config: &ClientConfig, says: fn(&NetworkConfig) -> bool) -> bool {
     config.networks.values().any(says)
 }
@@ -68,7 +68,7 @@ pub(super) const KEYS: &[Key] = &[
         example: "mtu = 1400",
         is_set: |config| differs(config, |config| &config.mtu),
         refused: of_hubs(
-            "mtu is that of the tunnel to a hub, and direct mode goes by what its networks carry: take it out, or leave --direct out",
+            "mtu is that of the tunnel to a hub, and direct mode uses those of its networks: take it out, or leave --direct out",
         ),
     },
     Key {

@@ -133,4 +133,4 @@ const OPEN_VSWITCH: &str = "[direct] dataplane = \"openvswitch\"";
 const UNSEEN: &str = "dataplane = \"openvswitch\" sees neither programs nor names nor machines behind this one: take cgroup, domain, from and dns = \"networks\" out, or dataplane";
 const MOVED: &str = "dataplane = \"openvswitch\" moves no flows: take move and peer_port out, or dataplane";
 const SECOND_TLS: &str = "the second session of hub = \"faster\" and of rules with hub uses UDP alone: write use = \"blocked\" in [tls], or take the other out";
-const SECOND_POOL: &str = "the second session of hub = \"faster\" and of rules with hub does not take neighbours' ways out: take [pool] out, or the other";
+const SECOND_POOL: &str = "the second session of hub = \"faster\" and of rules with hub does not use neighbours: take [pool] out, or the other";

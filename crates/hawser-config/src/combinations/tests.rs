@@ -1,4 +1,4 @@
-//! All pairs of keys in all modes, and the page of the manual.
+//! Tests of all pairs of keys in all modes, and of the page of the manual.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -48,7 +48,7 @@ fn merge(into: &mut Table, from: Table) -> bool {
 }
 
 /// Text of a file that has all these examples; nothing where they contradict each other.
-fn joined(examples: &[&str]) -> Option<String> {
+fn merged(examples: &[&str]) -> Option<String> {
     let mut all = Table::new();
     let agree = examples
         .iter()
@@ -86,7 +86,7 @@ fn expected(names: &[&str], mode: Mode) -> Vec<&'static str> {
     found
 }
 
-/// Keys with which the configuration sends flows past the hub, whatever else it has.
+/// Keys with which the configuration sends flows past the hub.
 const LEADING_PAST: [&str; 6] = [
     "hub = \"faster\"",
     "[[rule]] via = \"direct\"",
@@ -100,7 +100,7 @@ const LEADING_PAST: [&str; 6] = [
 fn try_keys(names: &[&str], mode: Mode) -> bool {
     let mut examples: Vec<_> = names.iter().map(|name| key(name).example).collect();
     examples.push(mode.example());
-    let Some(text) = joined(&examples) else {
+    let Some(text) = merged(&examples) else {
         return false;
     };
     let config = client(&text).unwrap_or_else(|error| panic!("{text}: {error}"));

@@ -1,4 +1,4 @@
-//! Which device has which name: what was carried belongs to the device, and names may change hands.
+//! Devices and their names: usage belongs to a device, and names may change hands.
 //!
 //! A device is known by its index while it is plugged in, and by its hardware address afterwards.
 //! An address that several devices have (a VLAN and its carrier, cards of one radio) tells none of
@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_linux::netlink::{CountedDevice, HardwareAddress};
 
-/// What is known of a device.
+/// Properties by which a device is known again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Known {
-    /// Its index, in this run.
+    /// Index of the interface, in this run.
     index: Option<u32>,
-    /// Its hardware address, where it tells the device.
+    /// Hardware address, where no other device has it.
     pub(super) address: Option<HardwareAddress>,
 }
 
 impl Known {
-    /// Whether both are one device.
+    /// Returns true if both are one device.
     fn is(&self, other: &Self) -> bool {
         let has_address = self.address.is_some() && self.address == other.address;
         has_address || (self.index.is_some() && self.index == other.index)
@@ -34,10 +34,10 @@ pub(super) struct Devices {
     had: BTreeMap<String, Known>,
 }
 
-/// What follows from the devices that are there.
+/// Consequences of which devices are there.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Changes {
-    /// Whose usage is kept under another name: all of them at once, and no two under one.
+    /// Devices whose usage is stored under another name: all at once, and no two under one.
     pub(super) moved: Vec<Moved>,
     /// Names that another device had before.
     pub(super) taken: Vec<String>,
@@ -51,7 +51,7 @@ pub(super) struct Moved {
 }
 
 impl Devices {
-    /// Goes on from what is kept.
+    /// Continues with the stored devices.
     pub(super) fn of(kept: BTreeMap<String, HardwareAddress>) -> Self {
         let known = |(name, address)| {
             let known = Known {
@@ -145,7 +145,7 @@ impl Devices {
     }
 }
 
-/// Whether no other device that is there has the address.
+/// Returns true if no other device that is there has the address.
 fn is_unique(address: HardwareAddress, seen: &[CountedDevice]) -> bool {
     let having = seen.iter().filter(|device| device.address == Some(address));
     having.count() == 1
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_device_that_is_away_keeps_what_it_has_carried() {
+    fn a_device_that_is_away_retains_its_usage() {
         let mut devices = Devices::default();
         moved(
             &mut devices,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_of_several_devices_tells_none_of_them() {
+    fn an_address_of_several_devices_identifies_none_of_them() {
         let mut devices = Devices::default();
         let before = [device("eth0", 1, MADE, 1), device("eth0.7", 2, MADE, 1)];
         assert_eq!(moved(&mut devices, &before), [""; 0]);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_tells_devices_after_a_restart() {
+    fn stored_addresses_identify_devices_after_a_restart() {
         let address = HardwareAddress([MADE, 0x16, 0x3e, 0, 0, 1]);
         let mut devices = Devices::of(BTreeMap::from([("eth1".to_owned(), address)]));
         let seen = [device("eth2", 1, MADE, 1), device("eth1", 2, DRAWN, 2)];

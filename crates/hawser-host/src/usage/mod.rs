@@ -1,7 +1,7 @@
 //! What networks have carried, across restarts, and what is left of their quotas.
 //!
 //! The counters of the kernel's devices are read every second; what they show more than before
-//! counts for the day that it is, and for the device, whatever its name is by then (`devices.rs`).
+//! counts for the day that it is, and for the device, also under another name (`devices.rs`).
 //! Every few seconds what has been counted goes to the disk in one
 //! transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it
 //! counts on in memory and says so once.
@@ -43,11 +43,11 @@ pub struct Usage {
     pending: Pending,
     write_at: Instant,
     levels: BTreeMap<String, Level>,
-    /// Whose usage it is, by name.
+    /// Devices to which the usage belongs, by name.
     devices: Devices,
     /// Names that another device has taken in this run, with a word to the user.
     taken: BTreeMap<String, String>,
-    /// Whether devices have other names than when this was last asked.
+    /// Set when devices got other names since this was last asked.
     has_other_names: bool,
     /// The day it is.
     today: Date,
@@ -104,7 +104,7 @@ impl Usage {
     }
 
     /// Takes in all devices that there are, and counts what those have carried that `is_counted`
-    /// names. What was carried belongs to a device, whatever its name is now.
+    /// names. Bytes belong to a device, also under another name.
     pub fn handle_devices(
         &mut self,
         devices: &[CountedDevice],

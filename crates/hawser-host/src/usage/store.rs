@@ -138,7 +138,7 @@ const FORMAT: Format = Format {
         PRIMARY KEY (network, day)
     ) WITHOUT ROWID;",
 };
-/// Whose usage it is. A version of Hawser that does not know this table goes by names.
+/// Devices to which usage belongs. A version of Hawser that does not know this table uses names.
 const DEVICES: &str = "CREATE TABLE IF NOT EXISTS device (
     network TEXT NOT NULL PRIMARY KEY,
     address BLOB NOT NULL

@@ -193,7 +193,7 @@ fn plugged_in(name: &str, index: u32, received: u64) -> CountedDevice {
 }
 
 #[test]
-fn two_devices_that_swap_names_keep_what_each_has_carried() {
+fn usage_follows_two_devices_that_swap_names() {
     let dir = tempfile::tempdir().unwrap();
     let mut usage = Usage::open(dir.path());
     let text = "[networks.eth1]\nquota = \"1kB\"\n";
@@ -229,7 +229,7 @@ fn two_devices_that_swap_names_keep_what_each_has_carried() {
         "{said}"
     );
     drop(usage);
-    // The names are changed back while nobody counts.
+    // The names are changed back between two runs.
     let mut usage = Usage::open(dir.path());
     assert_eq!(sums(&usage), [20_003, 460]);
     count(

@@ -1,5 +1,5 @@
-//! Uplinks whose default route is not in the main table, as where `netplan` is told
-//! `use-routes: false` and each modem has a table of its own.
+//! Uplinks whose default route is not in the main table, as with `use-routes: false` of netplan
+//! and a table for each modem.
 //!
 //! Hawser's own packets are bound to an interface and bring no source address, so neither the main
 //! table nor rules by source lead them out of such an uplink. They ask a table of Hawser's first,
@@ -63,7 +63,7 @@ fn is_of_others(table: u32) -> bool {
     table != MAIN_TABLE && table != LOCAL_TABLE && !is_own_table(table)
 }
 
-/// Whether it leads to a router on the interface's own link.
+/// Returns true if its router is on the interface's own link.
 fn is_uplink(observed: &Observed, route: &ObservedRoute) -> bool {
     let (Some(device), Some(gateway)) = (route.hop.device, route.hop.gateway) else {
         return false;

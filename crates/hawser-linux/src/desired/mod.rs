@@ -421,7 +421,8 @@ pub(crate) const LOCAL_TABLE: u32 = 255;
 pub(crate) const TUNNEL_TABLE: u32 = 18_519;
 /// The table of routes that stay outside the tunnel.
 pub(crate) const NEAR_TABLE: u32 = TUNNEL_TABLE - 1;
-/// The table that outer packets ask first, where uplinks have their default routes elsewhere.
+/// Table of default routes that outer packets ask first, where uplinks have theirs elsewhere.
+/// Source: the number after the tunnel's.
 pub(crate) const UPLINK_TABLE: u32 = TUNNEL_TABLE + 1;
 /// The table of the kill switch, in which nothing leads out.
 pub(crate) const KILL_TABLE: u32 = TUNNEL_TABLE - 2;

@@ -1,5 +1,5 @@
-//! What devices have carried, and which devices they are: names may change hands, as those of
-//! modems do that are plugged in again.
+//! Counters of devices, and what identifies them: names may change hands, as those of modems do
+//! that are plugged in again.
 
 use std::fmt;
 use std::io;
@@ -14,7 +14,8 @@ use crate::netlink_bytes::{ask, find, framed};
 pub struct HardwareAddress(pub [u8; 6]);
 
 impl HardwareAddress {
-    /// Whether its maker gave it, and not a program, which may draw another one each time.
+    /// Returns true if its maker assigned it, and not a program, which may draw another one each
+    /// time.
     ///
     /// Source: the second bit of the first byte, IEEE 802-2014 section 8.2.2.
     #[must_use]
@@ -36,9 +37,9 @@ impl fmt::Display for HardwareAddress {
 pub struct CountedDevice {
     /// The name that it has now.
     pub name: String,
-    /// Its index, which it keeps until it is unplugged.
+    /// Index of the interface, the same until the device is unplugged.
     pub index: u32,
-    /// Its permanent address, or else the one in use; nothing where it has none.
+    /// Permanent address, or else the one in use; nothing where it has none.
     pub address: Option<HardwareAddress>,
     /// Bytes of frames that it has received.
     pub received: u64,
@@ -77,7 +78,7 @@ fn device(body: &[u8]) -> Option<CountedDevice> {
     })
 }
 
-/// Size of `struct ifinfomsg`, linux/rtnetlink.h.
+/// Size of `struct ifinfomsg`. Source: linux/rtnetlink.h.
 const LINK: usize = 16;
 /// `RTM_GETLINK` of linux/rtnetlink.h.
 const GET_LINK: u16 = 18;

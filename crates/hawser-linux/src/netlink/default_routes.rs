@@ -1,4 +1,4 @@
-//! Where default routes lead.
+//! Interfaces and routers of default routes.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use rtnetlink::packet_route::route::{
 
 use super::{Network, NextHop};
 
-/// Whether the router is on the link of a network, of which all addresses are known.
+/// Returns true if the router is on the link of a network, of which all addresses are known.
 pub(super) fn leads_to_link(network: &Network, hop: NextHop) -> bool {
     let NextHop::Gateway(gateway) = hop else {
         return false;

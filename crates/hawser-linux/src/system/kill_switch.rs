@@ -15,16 +15,16 @@ use crate::journal::Entry;
 use crate::nft;
 use crate::udp::OUTER_MARK;
 
-/// What a kill switch lets out.
+/// Exceptions of a kill switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KillSwitch {
     /// The interface of the tunnel.
     pub interface: String,
     /// Interfaces to machines that this one forwards for.
     pub lans: Vec<String>,
-    /// Whether what a rule of direct mode has sent over a network is let out too.
+    /// Set where flows that a rule of direct mode has sent over a network are let out too.
     pub has_direct_rules: bool,
-    /// Whether Hawser looks for neighbours on the local networks.
+    /// Set where Hawser looks for neighbours on the local networks.
     pub finds_neighbours: bool,
 }
 
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_looked_for_where_that_is_wanted() {
+    fn questions_for_neighbours_are_let_out_where_they_are_wanted() {
         let Some((inside, outside)) = cable() else { return };
         let (group, port) = (std::net::Ipv4Addr::new(224, 0, 0, 251), 5353);
         let heard = outside

@@ -174,9 +174,9 @@ pub(super) fn uplink_rule(ipv6: bool) -> Rule {
     }
 }
 
-/// What a DHCP client sends to renew a lease goes out as its network's routes lead, before the
-/// tunnel's rule: a client that is not bound to the interface would send it into the tunnel, with
-/// the interface's hardware address (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
+/// Renewals of leases follow the routes of the main table, before the tunnel's rule: a DHCP client
+/// that is not bound to the interface would send it into the tunnel, with the interface's hardware
+/// address (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
 pub(super) fn lease_rule(ipv6: bool, priority: u32) -> Rule {
     let (from, to) = if ipv6 { (546, 547) } else { (68, 67) };
     Rule {
@@ -185,7 +185,7 @@ pub(super) fn lease_rule(ipv6: bool, priority: u32) -> Rule {
     }
 }
 
-/// Behind the tunnel's rule: what an interface needs to keep its address, then nothing.
+/// Rules behind the tunnel's: what an interface needs to keep its address, then nothing.
 fn block_rules(ipv6: bool) -> [Rule; 2] {
     [
         lease_rule(ipv6, PRIORITY + 2),

@@ -164,7 +164,7 @@ fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
 }
 
 #[test]
-fn a_port_of_the_hub_leads_to_a_machine_behind_beside_rules_past_the_hub() {
+fn a_port_of_the_hub_ends_at_a_machine_of_the_lan_with_rules_past_the_hub() {
     ports_lead_in("gwpd", PAST);
 }
 
@@ -228,7 +228,7 @@ fn a_subnet_behind_a_client_keeps_its_addresses_and_is_reached_by_whom_the_hub_a
 }
 
 #[test]
-fn a_subnet_behind_a_client_keeps_its_addresses_beside_rules_past_the_hub() {
+fn a_subnet_behind_a_client_keeps_its_addresses_with_rules_past_the_hub() {
     subnets_keep_their_addresses("gwsd", PAST);
 }
 

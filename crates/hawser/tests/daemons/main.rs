@@ -286,7 +286,7 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
     });
 }
 
-/// What a device has carried is its own, whatever its name is.
+/// Usage belongs to a device, also under another name.
 #[test]
 fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
     let Some(world) = World::new("swap") else { return };
