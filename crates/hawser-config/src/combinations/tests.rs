@@ -280,6 +280,9 @@ pairs of keys in all modes.
 A rule without `via` goes through the hub where there is one. Its `network` and `spread` are for
 direct mode then, and the log names it.
 
+A rule with `hub` is for a destination alone: what tells flows otherwise (ports, names, programs,
+conditions) is refused beside it.
+
 ## Two keys that exclude each other
 
 | keys | reason |
