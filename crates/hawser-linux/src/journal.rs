@@ -40,7 +40,7 @@ pub enum Entry {
         /// For IPv6, otherwise IPv4.
         ipv6: bool,
     },
-    /// The routing rule of the table of uplinks, for outer packets.
+    /// The routing rules of the table of uplinks.
     UplinkRule {
         /// Set for IPv6.
         ipv6: bool,

@@ -538,7 +538,12 @@ impl System {
         match entry {
             Entry::Rule { rule, ipv6 } => self.remove_rule(value_of(*rule, *ipv6)).await,
             Entry::NearRule { ipv6 } => self.remove_rule(near::rule(*ipv6)).await,
-            Entry::UplinkRule { ipv6 } => self.remove_rule(near::uplink_rule(*ipv6)).await,
+            Entry::UplinkRule { ipv6 } => {
+                for rule in near::uplink_rules(*ipv6) {
+                    self.remove_rule(rule).await?;
+                }
+                Ok(())
+            }
             Entry::NearTable => self.undo_near().await,
             Entry::Block { ipv6 } => self.undo_block(*ipv6).await,
             Entry::MarkRule { number, ipv6 } => {

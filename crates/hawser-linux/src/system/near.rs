@@ -24,8 +24,10 @@ impl System {
         self.ledger().desired.set_near(Some(policy.clone()));
         self.copy_near(&policy).await?;
         for ipv6 in [false, true] {
-            self.enter_rule(Entry::UplinkRule { ipv6 }, uplink_rule(ipv6))
-                .await?;
+            self.enter(Entry::UplinkRule { ipv6 })?;
+            for rule in uplink_rules(ipv6) {
+                self.put_rule(rule).await?;
+            }
             self.enter_rule(Entry::NearRule { ipv6 }, rule(ipv6)).await?;
         }
         Ok(())
@@ -166,12 +168,18 @@ pub(super) fn rule(ipv6: bool) -> Rule {
     Rule::new(ipv6, PRIORITY, NEAR_TABLE)
 }
 
-/// Outer packets ask for uplinks whose default routes are not in the main table.
-pub(super) fn uplink_rule(ipv6: bool) -> Rule {
-    Rule {
+/// Rules for uplinks whose default routes are not in the main table: outer packets ask for these,
+/// and so do renewals of leases, for which the main table has no way then.
+pub(super) fn uplink_rules(ipv6: bool) -> [Rule; 2] {
+    let outer = Rule {
         mark: Some((OUTER_MARK, NETWORK_MASK)),
         ..Rule::new(ipv6, PRIORITY - 1, UPLINK_TABLE)
-    }
+    };
+    let renewals = Rule {
+        table: UPLINK_TABLE,
+        ..lease_rule(ipv6, PRIORITY - 2)
+    };
+    [outer, renewals]
 }
 
 /// Renewals of leases follow the routes of the main table, before the tunnel's rule: a DHCP client

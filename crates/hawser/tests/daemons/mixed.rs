@@ -328,6 +328,11 @@ fn uplinks_whose_default_routes_are_in_other_tables_carry_the_tunnel_and_rules_p
         if is_mixed {
             assert!(CABLES.contains(&seen(&world, DIRECT).as_str()), "{name}");
         }
+        let mut renewal = world.inside("c", "ip");
+        let question = "route get 203.0.113.67 ipproto udp sport 68 dport 67";
+        renewal.args(question.split(' '));
+        let led = String::from_utf8(good(renewal).stdout).unwrap();
+        assert!(!led.contains("hawser0"), "{led}");
         up.signal("-TERM");
         assert_eq!(world.system("c"), before, "{name}");
     }
