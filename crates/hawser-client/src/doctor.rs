@@ -96,9 +96,7 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
     Ok(Examination {
         version: 1,
         hub: hub.map(ToString::to_string).collect(),
-        findings: resolvers(config.dns, status(socket).as_ref())
-            .into_iter()
-            .collect(),
+        findings: of_machine(&config, joined.is_some(), status(socket).as_ref()),
         networks,
     })
 }
@@ -107,6 +105,33 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Examination> {
 fn status(socket: &Path) -> Option<Value> {
     control_socket::ask(socket, &control_socket::Request::Status).ok()
 }
+
+/// Finds what concerns no single network. `has_joined`: this machine is a client of a hub.
+fn of_machine(config: &ClientConfig, has_joined: bool, status: Option<&Value>) -> Vec<Finding> {
+    let mut found = Vec::new();
+    found.extend(configuration(config, has_joined));
+    found.extend(resolvers(config.dns, status));
+    found.extend(swapped_names(status));
+    found
+}
+
+/// Finds a configuration that is refused.
+fn configuration(config: &ClientConfig, has_joined: bool) -> Option<Finding> {
+    let with_hub = config.unfit_for_hub()?;
+    let is_refused = has_joined || config.unfit_for_direct().is_some();
+    let next = "change client.toml, then: hawser check /etc/hawser/client.toml";
+    is_refused.then(|| Finding::bad("config", with_hub, next))
+}
+
+/// Finds names of networks that another device has taken, and of which client.toml says something.
+fn swapped_names(status: Option<&Value>) -> Vec<Finding> {
+    let all = status.and_then(|status| status["swapped_names"].as_array());
+    let all = all.into_iter().flatten().filter_map(Value::as_str);
+    all.map(|said| Finding::bad("names", said, KEEP_NAMES)).collect()
+}
+
+/// The remedy where devices swap names.
+const KEEP_NAMES: &str = "check [networks] in client.toml; names that stay: MACAddress= in a file /etc/systemd/network/10-NAME.link";
 
 /// Finds that the hub names no resolvers where they are wanted. `status`: of a running client,
 /// which names none before its hub has answered.
@@ -435,5 +460,23 @@ mod tests {
         assert_eq!(found(json!({ "resolvers": null })), None);
         assert_eq!(resolvers(DnsMode::Hub, None), None);
         assert_eq!(resolvers(DnsMode::Keep, Some(&json!({ "resolvers": [] }))), None);
+    }
+
+    #[test]
+    fn a_configuration_that_is_refused_and_swapped_names_are_found() {
+        let found = |text: &str, has_joined, status: Value| {
+            let config: ClientConfig = config::parse(Path::new("client.toml"), text).unwrap();
+            let found = of_machine(&config, has_joined, Some(&status));
+            found.iter().map(|finding| finding.what).collect::<Vec<_>>()
+        };
+        let healthy = || json!({ "resolvers": ["9.9.9.9"], "swapped_names": [] });
+        assert_eq!(found("", true, healthy()), [""; 0]);
+        let of_direct_mode = "[networks.eth1]\nweight = 2\n";
+        assert_eq!(found(of_direct_mode, true, healthy()), ["config"]);
+        assert_eq!(found(of_direct_mode, false, healthy()), [""; 0]);
+        let of_none = "kill_switch = true\nwhen_ended = \"open\"\n";
+        assert_eq!(found(of_none, false, healthy()), ["config"]);
+        let swapped = json!({ "swapped_names": ["eth1 is another device now"] });
+        assert_eq!(found("", true, swapped), ["names"]);
     }
 }

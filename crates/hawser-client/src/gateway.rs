@@ -2,7 +2,7 @@
 //!
 //! Nothing is set up before the hub has answered, and what stands is written anew when networks
 //! come and go, because a network is no LAN. Where rules send flows past the hub, direct mode
-//! forwards.
+//! forwards, and these rules are for what comes in from the hub.
 
 use anyhow::Context;
 use hawser_config::Forward;

@@ -24,7 +24,7 @@ use tokio::sync::mpsc;
 
 use super::Client;
 use super::joined::Joined;
-use super::looking::{Found, in_turn};
+use super::name_lookups::{Found, in_turn};
 use super::second::Second;
 
 /// All hubs of a client.

@@ -13,7 +13,7 @@ use hawser_config::{self as config, ClientConfig, DnsMode};
 use hawser_host::dns::NameServers;
 use hawser_host::run_dir::RunDir;
 use hawser_linux::service::is_stopped_for_good;
-use hawser_linux::system::System;
+use hawser_linux::system::{KillSwitch, System};
 
 use super::inbound;
 
@@ -110,10 +110,19 @@ async fn open(run_dir: &RunDir) -> anyhow::Result<System> {
 }
 
 async fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
-    let closed = system
-        .close_kill_switch(&config.interface.0, &config.forward.lans(), config.is_mixed())
-        .await;
+    let closed = system.close_kill_switch(&switch(config, config.is_mixed())).await;
     closed.context("cannot switch the kill switch on")
+}
+
+/// Names what the switch lets out: what `rules` send past the hub, what goes to machines that this
+/// one forwards for, and questions for neighbours.
+pub(super) fn switch(config: &ClientConfig, has_direct_rules: bool) -> KillSwitch {
+    KillSwitch {
+        interface: config.interface.0.clone(),
+        lans: config.forward.lans(),
+        has_direct_rules,
+        finds_neighbours: config.pool.neighbours,
+    }
 }
 
 /// Refuses to start where another VPN takes all traffic already: Hawser would take it over without

@@ -13,7 +13,7 @@
 //! |---|---|
 //! | the event loop; what happens when a network comes or goes | this one (`Client::run`) |
 //! | how the hub is sought, and what an answer brings | `seeking.rs`, `hawser_control::client` |
-//! | where the hub in use is now | `looking.rs`, `lookup.rs` |
+//! | where the hub in use is now | `name_lookups.rs`, `lookup.rs` |
 //! | which of several hubs is in use | `hubs.rs`, `joined.rs`; the nearest: `nearest.rs` |
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
@@ -43,8 +43,8 @@ pub mod hubs;
 mod inbound;
 mod joined;
 mod kill_switch;
-mod looking;
 mod lookup;
+mod name_lookups;
 mod nearest;
 mod neighbours;
 mod pauses;
@@ -65,7 +65,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, Schedulers, Via};
+use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
 use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
@@ -94,7 +94,7 @@ use fallback::Fallback;
 use faster::Leading;
 use hubs::Hubs;
 use kill_switch::{Asker, closed, prepare, undo};
-use looking::Looking;
+use name_lookups::NameLookups;
 use nearest::Measuring;
 use pauses::Pauses;
 use portals::Portals;
@@ -143,7 +143,8 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
     if let Some(problem) = config.unfit_for_hub() {
         bail!("client.toml: {problem}");
     }
-    for rule in config.rules.iter().filter(|rule| !rule.networks.is_empty()) {
+    let chooses = |rule: &&RuleConfig| !rule.networks.is_empty() || rule.spread.is_some();
+    for rule in config.rules.iter().filter(chooses) {
         if rule.via(true) == Via::Hub {
             tracing::warn!(%rule, "its flows go through the hub: via = \"direct\" sends them past it, over the networks that it names");
         }
@@ -246,7 +247,7 @@ struct Client {
     second_refused: u32,
     said_unknown: Option<String>,
     /// Look-ups of their names.
-    looking: Looking,
+    name_lookups: NameLookups,
     /// How near hubs are.
     measuring: Measuring,
     tunnel: Tunnel,
@@ -307,7 +308,7 @@ impl Client {
             second_at: tokio::time::Instant::now(),
             second_refused: 0,
             said_unknown: None,
-            looking: Looking::new(),
+            name_lookups: NameLookups::new(),
             measuring: Measuring::default(),
             quotas,
             paused: BTreeSet::new(),
@@ -363,7 +364,7 @@ impl Client {
                     self.on_second(news);
                     Next::Continue
                 }
-                found = self.looking.next() => {
+                found = self.name_lookups.next() => {
                     self.on_resolved(found);
                     Next::Continue
                 }
@@ -388,12 +389,13 @@ impl Client {
                 reload = signals.next() => if reload { self.reload_and_log().await } else { Next::End(Asker::Signal) },
             };
             self.keep_quotas();
+            self.follow_devices().await;
             self.see_to_fallback();
             self.see_to_portals();
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();
-            self.see_to_names();
+            self.poll_name_lookups();
             self.see_to_airtimes();
             self.see_to_pauses();
             self.see_to_declared();
@@ -464,6 +466,7 @@ impl Client {
     }
 
     fn on_networks(&mut self, now: Vec<Network>) -> Next {
+        self.quotas.count_now();
         let before = std::mem::replace(&mut self.seen, now);
         let now = self.seen.clone();
         self.apply_networks(&before, &now);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{anyhow, bail};
 use hawser_config::NetworkConfig;
 use hawser_host::usage::Usage;
-use hawser_linux::netlink::{Network, changes, traffic};
+use hawser_linux::netlink::{Network, changes, counted_devices};
 use hawser_steer::quota::Level;
 use hawser_units::Instant;
 use serde_json::{Value, json};
@@ -44,8 +44,8 @@ impl Quotas {
         self.backups.contains(name)
     }
 
-    /// The quotas may be others.
-    pub(super) fn handle_config(&mut self) {
+    /// The quotas may be others, or names of devices.
+    pub(super) fn count_now(&mut self) {
         self.next = Instant::from_nanos(0);
     }
 
@@ -68,10 +68,10 @@ impl Client {
         }
         let has_any = self.config.networks.values().any(|set| set.quota.is_some());
         self.quotas.next = now + if has_any { EVERY } else { EVERY_WITHOUT };
-        match traffic() {
-            Ok(mut counted) => {
-                counted.retain(|(name, ..)| self.config.uses(name));
-                self.quotas.usage.borrow_mut().handle_counters(&counted, now);
+        match counted_devices() {
+            Ok(devices) => {
+                let mut usage = self.quotas.usage.borrow_mut();
+                usage.handle_devices(&devices, |name| self.config.uses(name), now);
             }
             Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
         }
@@ -89,6 +89,14 @@ impl Client {
             }
         }
         self.shut_spent();
+    }
+
+    /// Gives settings of devices to the names that these have now.
+    pub(super) async fn follow_devices(&mut self) {
+        let has_other_names = self.quotas.usage.borrow_mut().poll_other_names();
+        if has_other_names && self.config.follows_devices() {
+            self.reload_and_log().await;
+        }
     }
 
     fn shut_spent(&mut self) {
@@ -170,6 +178,7 @@ impl Client {
             .chain(backups)
             .chain(paused)
             .chain(unserved)
+            .chain(self.quotas.usage.borrow().notices(&self.config))
             .chain(radio)
             .chain(self.tunnel.notices())
             .chain(self.tunnel.nameless(&self.config))

@@ -75,9 +75,7 @@ impl Client {
         self.options.log.set(self.config.log.as_ref())?;
         // One that is to be closed may have been taken away with all of nftables.
         if old.kill_switch || self.config.kill_switch {
-            self.tunnel
-                .kill_switch(self.config.kill_switch, &self.config.forward.lans())
-                .await?;
+            self.tunnel.kill_switch(&self.config).await?;
         }
         inbound::change(self.tunnel.system(), &old, &self.config)?;
         self.tunnel.stay_near(&self.config).await?;
@@ -95,7 +93,7 @@ impl Client {
         }
         self.reload_hubs()?;
         self.see_to_gateway();
-        self.quotas.handle_config();
+        self.quotas.count_now();
         if let Some(dhcp) = &self.dhcp {
             dhcp.handle_config(&self.config);
         }

@@ -106,6 +106,7 @@ impl Client {
             "silent_s": silent.map(|silent| silent.as_secs()),
             "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),
+            "swapped_names": self.quotas.usage.borrow().notices(&self.config),
             "limit": limit_status(self.driver.limit),
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),

@@ -14,6 +14,8 @@ use hawser_linux::tun::Tun;
 use hawser_units::Net;
 use hawser_wire::control::Welcome;
 
+use super::kill_switch;
+
 /// What has been set up.
 pub(super) struct Tunnel {
     system: System,
@@ -198,10 +200,11 @@ impl Tunnel {
         Ok(true)
     }
 
-    /// A gateway in front of this tunnel; `None` before the hub has answered, and where direct mode
-    /// forwards.
+    /// Returns a gateway in front of this tunnel; none before the hub has answered, and where
+    /// direct mode forwards and nothing comes in for machines behind this one.
     pub(super) fn gateway(&self, lans: Lans, ports: Vec<PortForward>, subnets: Vec<Net>) -> Option<Gateway> {
-        let inner = self.inner.as_ref().filter(|_| self.beside.is_none())?;
+        let is_wanted = self.beside.is_none() || !ports.is_empty() || !subnets.is_empty();
+        let inner = self.inner.as_ref().filter(|_| is_wanted)?;
         Some(Gateway {
             tunnel: self.interface.clone(),
             mtu: inner.mtu,
@@ -212,14 +215,12 @@ impl Tunnel {
         })
     }
 
-    /// Switches the kill switch. What rules send past the hub is let out, and what goes to machines
-    /// that this one forwards for.
-    pub(super) async fn kill_switch(&mut self, on: bool, lans: &[String]) -> anyhow::Result<()> {
-        if on {
-            let closed = self
-                .system
-                .close_kill_switch(&self.interface, lans, self.beside.is_some());
-            closed.await.context("cannot switch the kill switch on")
+    /// Switches the kill switch as the configuration says.
+    pub(super) async fn kill_switch(&mut self, config: &ClientConfig) -> anyhow::Result<()> {
+        if config.kill_switch {
+            let switch = kill_switch::switch(config, self.beside.is_some());
+            let closed = self.system.close_kill_switch(&switch).await;
+            closed.context("cannot switch the kill switch on")
         } else {
             let lifted = self.system.lift_kill_switch().await;
             lifted.context("cannot switch the kill switch off")

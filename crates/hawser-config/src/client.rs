@@ -5,13 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use hawser_linux::netlink::HardwareAddress;
 use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
 use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    AnyNet, DEFAULT_MTU, Dataplane, Day, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
+    AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
     InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
     PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig,
     TlsUse, Uses, Via, WhenEnded,
@@ -136,88 +137,6 @@ impl ClientConfig {
             && !self.exclude.iter().any(|pattern| pattern.matches(name))
     }
 
-    /// What direct mode cannot do, in words with the remedy.
-    #[must_use]
-    pub fn unfit_for_direct(&self) -> Option<&'static str> {
-        if self.kill_switch {
-            return Some("kill_switch = true needs a hub: take it out, or leave --direct out");
-        }
-        if !self.port_forwards.is_empty() {
-            return Some("[[port_forward]] needs a hub: take it out, or leave --direct out");
-        }
-        if !self.subnets.is_empty() {
-            return Some("subnets needs a hub: take it out, or leave --direct out");
-        }
-        if self.rules.iter().any(|rule| rule.is_via(Via::Hub)) {
-            return Some("a rule with via = \"hub\" needs a hub: take it out, or leave --direct out");
-        }
-        if self.rules.iter().any(|rule| rule.hub.is_some()) {
-            return Some("a rule with hub needs a fleet: take it out, or leave --direct out");
-        }
-        if self.rules.iter().any(|rule| rule.is_via(Via::Faster)) {
-            return Some("a rule with via = \"faster\" needs a hub: take it out, or leave --direct out");
-        }
-        if self.networks.values().any(NetworkConfig::has_preference) {
-            return Some(
-                "use and bulk of a network need a hub: in direct mode, rules say which networks flows take; take them out, or leave --direct out",
-            );
-        }
-        let is_seen = |rule: &RuleConfig| {
-            rule.domains.is_empty() && rule.flows.cgroup.is_none() && rule.flows.from.is_empty()
-        };
-        let is_plain = self.dns != DnsMode::Networks && self.rules.iter().all(is_seen);
-        if self.direct.dataplane == Dataplane::OpenVSwitch && !is_plain {
-            return Some(
-                "dataplane = \"openvswitch\" sees neither programs nor names nor machines behind this one: take cgroup, domain, from and dns = \"networks\" out, or dataplane",
-            );
-        }
-        self.unfit_domains()
-    }
-
-    /// What a client of a hub cannot do, in words with the remedy.
-    #[must_use]
-    pub fn unfit_for_hub(&self) -> Option<&'static str> {
-        if self.kill_switch && self.forward == Forward::All {
-            return Some(
-                "kill_switch = true has to know which interfaces lead to the machines that it forwards for: write forward = [\"br-lan\"] with their names",
-            );
-        }
-        if !self.port_forwards.is_empty() && !self.forward.is_on() {
-            return Some(
-                "[[port_forward]] needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
-            );
-        }
-        if !self.port_forwards.is_empty() && self.runs_direct_beside() {
-            return Some(
-                "[[port_forward]] does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
-            );
-        }
-        if !self.subnets.is_empty() && !self.forward.is_on() {
-            return Some("subnets needs forward = true, or the names of the LANs: forward = [\"br-lan\"]");
-        }
-        if !self.subnets.is_empty() && self.runs_direct_beside() {
-            return Some(
-                "subnets does not go with hub = \"faster\" and rules that say via = \"direct\" yet: take one of them out",
-            );
-        }
-        if !self.runs_direct_beside() {
-            return None;
-        }
-        if self.direct.dataplane == Dataplane::OpenVSwitch {
-            return Some(
-                "dataplane = \"openvswitch\" is for machines without a hub: take it out, or hub = \"faster\" and rules with via = \"direct\"",
-            );
-        }
-        self.unfit_domains()
-    }
-
-    fn unfit_domains(&self) -> Option<&'static str> {
-        let has_domain = self.rules.iter().any(|rule| !rule.domains.is_empty());
-        (has_domain && self.dns != DnsMode::Networks).then_some(
-            "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",
-        )
-    }
-
     /// Whether some flows go past the hub, if there is one.
     #[must_use]
     pub fn is_mixed(&self) -> bool {
@@ -243,6 +162,33 @@ impl ClientConfig {
     #[must_use]
     pub fn layer_rules(&self) -> Vec<layer::Rule> {
         self.layers.iter().map(|layer| layer.0).collect()
+    }
+
+    /// Gives settings that are for a device to the name that it has now. Those of a device that is
+    /// not there hold for no network. `devices`: the names that there are, and their devices.
+    pub fn follow_devices(&mut self, devices: &[(String, Option<HardwareAddress>)]) {
+        let mut named = BTreeMap::new();
+        let mut following = Vec::new();
+        for (name, set) in std::mem::take(&mut self.networks) {
+            match set.device {
+                Some(device) => following.push((device.0, set)),
+                None => drop(named.insert(name, set)),
+            }
+        }
+        for (device, set) in following {
+            let mut there = devices.iter();
+            let found = there.find(|(_, address)| *address == Some(device));
+            // No interface has a name with a space.
+            let name = found.map_or_else(|| format!("device {device}"), |(name, _)| name.clone());
+            named.insert(name, set);
+        }
+        self.networks = named;
+    }
+
+    /// Returns true where settings of any network are for a device, under any name.
+    #[must_use]
+    pub fn follows_devices(&self) -> bool {
+        self.networks.values().any(|set| set.device.is_some())
     }
 
     /// The settings of a network.
@@ -289,6 +235,9 @@ pub struct NetworkConfig {
     pub reset_day: Day,
     /// What happens when the quota is used up.
     pub quota_action: QuotaAction,
+    /// The device for which these settings are, by its hardware address: they follow it when it
+    /// gets another name, and hold for no other device that gets this one.
+    pub device: Option<DeviceAddress>,
 }
 
 impl Default for NetworkConfig {
@@ -309,16 +258,12 @@ impl Default for NetworkConfig {
             quota: None,
             reset_day: Day::default(),
             quota_action: QuotaAction::default(),
+            device: None,
         }
     }
 }
 
 impl NetworkConfig {
-    /// Whether it says when the network is used beside others.
-    fn has_preference(&self) -> bool {
-        self.uses != Uses::default() || !self.bulk
-    }
-
     /// The quota, if there is one.
     #[must_use]
     pub fn quota(&self) -> Option<Quota> {

@@ -6,6 +6,7 @@
 //! - `client.toml`, of clients and of direct mode, is [`ClientConfig`] (`client.rs`); its tables
 //!   are in `direct.rs` (rules, direct mode), `when.rs` (conditions), `gateway.rs`, `layers.rs`,
 //!   `pool.rs` (neighbours), `preference.rs` (for what a network is used), `radio.rs` and `tls.rs`.
+//!   What of it combines with what is in `combinations.rs`.
 //! - `hub.toml` is [`HubConfig`] (`hub.rs`); its tables are in `limits.rs` (what clients may use),
 //!   `reach.rs`, `store.rs` (database) and `tls.rs`.
 //! - `share.toml`, of a device that gives to neighbours, is [`ShareConfig`] (`pool.rs`). Members
@@ -23,6 +24,7 @@ mod values;
 mod address_pool;
 pub mod atomic_file;
 mod client;
+mod combinations;
 mod direct;
 mod files;
 mod gateway;
@@ -66,8 +68,9 @@ pub use store::{StoreConfig, StoreUrl};
 pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
-    Day, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat, NatAddresses, Net4, Net6,
-    Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs, WhenEnded, WhenStopped,
+    Day, DeviceAddress, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat,
+    NatAddresses, Net4, Net6, Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs,
+    WhenEnded, WhenStopped,
 };
 
 #[cfg(test)]

@@ -499,13 +499,49 @@ fn a_missing_file_is_named() {
 
 #[test]
 fn the_examples_are_good() {
-    client(include_str!("../../../packaging/client.toml")).unwrap();
+    let packaged = client(include_str!("../../../packaging/client.toml")).unwrap();
+    assert_eq!(
+        (packaged.unfit_for_hub(), packaged.unfit_for_direct()),
+        (None, None)
+    );
     hub(include_str!("../../../packaging/hub.toml")).unwrap();
     let share = include_str!("../../../packaging/share.toml");
     assert_eq!(
         parse::<ShareConfig>(Path::new("share.toml"), share).unwrap().cap,
         None
     );
+}
+
+#[test]
+fn settings_of_a_device_follow_it_to_another_name() {
+    let text =
+        "[networks.lte]\ndevice = \"00:16:3e:00:00:07\"\nquota = \"1GB\"\n[networks.dsl]\nbulk = false\n";
+    let mut config = client(text).unwrap();
+    let address = |last| {
+        Some(hawser_linux::netlink::HardwareAddress([
+            0, 0x16, 0x3e, 0, 0, last,
+        ]))
+    };
+    let has_quota = |config: &ClientConfig, name: &str| config.network(name).quota.is_some();
+    let mut follow = |devices: &[(&str, Option<_>)]| {
+        let devices = devices
+            .iter()
+            .map(|(name, address)| ((*name).to_owned(), *address));
+        config.follow_devices(&devices.collect::<Vec<_>>());
+        assert!(config.follows_devices() && !config.network("dsl").bulk);
+        ["lte", "usb0"].map(|name| has_quota(&config, name))
+    };
+    assert_eq!(follow(&[("lte", address(7))]), [true, false]);
+    assert_eq!(
+        follow(&[("lte", address(8)), ("usb0", address(7))]),
+        [false, true]
+    );
+    assert_eq!(follow(&[("lte", address(8))]), [false, false]);
+    assert_eq!(follow(&[("lte", address(7)), ("usb0", None)]), [true, false]);
+    let wrong = client("[networks.lte]\ndevice = \"00:16:3e\"\n")
+        .unwrap_err()
+        .to_string();
+    assert!(wrong.contains("expected a hardware address"), "{wrong}");
 }
 
 #[test]

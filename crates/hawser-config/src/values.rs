@@ -6,6 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use hawser_linux::netlink::HardwareAddress;
 use hawser_proto::scheduler;
 use hawser_units::Rate;
 use hawser_wire::pairs::MOST_PAIRS;
@@ -400,6 +401,30 @@ impl<'de> Deserialize<'de> for ThreadPairs {
         }
     }
 }
+
+/// The hardware address of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAddress(pub HardwareAddress);
+
+impl FromStr for DeviceAddress {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let mut bytes = [0; 6];
+        let mut parts = text.split(':');
+        for byte in &mut bytes {
+            let part = parts.next().filter(|part| part.len() == 2).ok_or(())?;
+            *byte = u8::from_str_radix(part, 16).map_err(|_| ())?;
+        }
+        let is_whole = parts.next().is_none() && bytes != [0; 6];
+        is_whole.then_some(Self(HardwareAddress(bytes))).ok_or(())
+    }
+}
+
+from_text!(
+    DeviceAddress,
+    "a hardware address, such as \"00:16:3e:12:34:56\" (ip link, link/ether)"
+);
 
 /// A day of the month.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

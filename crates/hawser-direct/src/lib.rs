@@ -74,7 +74,7 @@ use hawser_host::usage::Usage;
 use hawser_host::{history, metrics};
 use hawser_linux::bpf::{self, Becomes, SocketOptions};
 use hawser_linux::direct::{Intent, Ruleset, TABLE, mark};
-use hawser_linux::netlink::{Network, Watch, traffic};
+use hawser_linux::netlink::{Network, Watch, counted_devices};
 use hawser_linux::switch::set_mtu;
 use hawser_linux::system::{System, SystemError};
 use hawser_linux::tun::Tun;
@@ -305,6 +305,7 @@ impl Direct {
             }
             self.follow_links().await;
             self.on_time();
+            self.follow_devices().await;
             self.apply();
             self.open_or_close().await?;
             self.follow_multipath().await;
@@ -391,6 +392,8 @@ impl Direct {
     /// Carries out a change of the kernel's networks.
     async fn on_networks(&mut self, now: Vec<Network>) -> anyhow::Result<()> {
         self.seen = now;
+        // Names may be those of other devices.
+        self.next_sample = Instant::ZERO;
         let used: Vec<_> = self
             .seen
             .iter()
@@ -587,10 +590,10 @@ impl Direct {
 
     /// Looks what every network has carried.
     fn sample(&mut self, now: Instant) {
-        match traffic() {
-            Ok(counted) => {
-                self.networks.handle_counters(&counted, now);
-                self.usage.borrow_mut().handle_counters(&counted, now);
+        match counted_devices() {
+            Ok(devices) => {
+                self.networks.handle_counters(&devices, now);
+                self.usage.borrow_mut().handle_devices(&devices, |_| true, now);
             }
             Err(error) => tracing::debug!(%error, "cannot read what networks carry"),
         }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, UdpSocket};
 
 use hawser_config::ClientConfig;
 use hawser_linux::direct::NUMBERS;
-use hawser_linux::netlink::{Network, NextHop};
+use hawser_linux::netlink::{CountedDevice, Network, NextHop};
 use hawser_linux::wireless::{access_point, written};
 use hawser_steer::assignment;
 use hawser_steer::policy::Kind;
@@ -221,11 +221,11 @@ impl Networks {
     }
 
     /// The devices' counters: what every network has carried.
-    pub(super) fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
+    pub(super) fn handle_counters(&mut self, devices: &[CountedDevice], now: Instant) {
         for known in self.known.values_mut() {
             known.bssid = access_point(&known.name).map(written);
-            if let Some((_, received, sent)) = counted.iter().find(|(name, ..)| *name == known.name) {
-                known.meter.handle(*received, *sent, now);
+            if let Some(device) = devices.iter().find(|device| device.name == known.name) {
+                known.meter.handle(device.received, device.sent, now);
             }
         }
     }

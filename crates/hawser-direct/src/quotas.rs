@@ -32,6 +32,18 @@ impl Direct {
         }
     }
 
+    /// Gives settings of devices to the names that these have now. Beside a hub its client does so
+    /// for both.
+    pub(super) async fn follow_devices(&mut self) {
+        if self.beside.has_hub() {
+            return;
+        }
+        let has_other_names = self.usage.borrow_mut().poll_other_names();
+        if has_other_names && self.config.follows_devices() {
+            self.reload_and_log().await;
+        }
+    }
+
     /// Shuts networks and opens them; says which are shut now and were not. A backup is shut while
     /// another network works.
     fn shut_spent(&mut self) -> Vec<u8> {

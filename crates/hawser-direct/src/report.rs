@@ -51,6 +51,7 @@ impl Direct {
             "mptcp": self.multipath.is_some(),
             "uptime_s": self.started.elapsed().as_secs(),
             "notice": self.notice(),
+            "swapped_names": self.usage.borrow().notices(&self.config),
             "radio": self.radio.as_ref().map(|radio| radio.status()),
             "dhcp": self.dhcp.as_ref().map(|dhcp| dhcp.view().status()),
             "moving": self.moving.status(),
@@ -87,6 +88,7 @@ impl Direct {
             .iter()
             .cloned()
             .chain(self.quota_notices())
+            .chain(self.usage.borrow().notices(&self.config))
             .chain(self.portal_notices())
             .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
             .chain(self.radio.iter().flat_map(|radio| radio.notices()))

@@ -249,6 +249,7 @@ impl Rules {
                 .chain(named)
                 .chain(others.flat_map(choices))
                 .collect(),
+            lans: config.forward.lans(),
         }
     }
 

@@ -2,8 +2,10 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use hawser_config::invitation::Invitation;
 use hawser_config::{ClientConfig, Pattern};
+use hawser_linux::netlink::counted_devices;
 
 use crate::logging::LogLevel;
 
@@ -37,7 +39,8 @@ impl ClientOptions {
         }
     }
 
-    /// Reads `client.toml`, with what the command line says in its place.
+    /// Reads `client.toml`, with what the command line says in its place, and settings of devices
+    /// under the names that these have now.
     ///
     /// # Errors
     /// In words, with file and line.
@@ -48,6 +51,14 @@ impl ClientOptions {
             config.include.clone_from(&self.include);
         }
         config.exclude.extend(self.exclude.iter().cloned());
+        if config.follows_devices() {
+            let devices = counted_devices().context("cannot list the devices of this machine")?;
+            let devices: Vec<_> = devices
+                .into_iter()
+                .map(|device| (device.name, device.address))
+                .collect();
+            config.follow_devices(&devices);
+        }
         hawser_config::check_secrecy(&path, &config)?;
         Ok(config)
     }

@@ -2,15 +2,14 @@
 
 use std::path::Path;
 
-use anyhow::Context;
 use hawser_config::HubConfig;
 use hawser_host::control_socket;
 use hawser_host::finding::Finding;
 use hawser_linux::firewalls::forward_drops;
-use hawser_linux::netlink;
 use serde_json::Value;
 
-use super::{load, resolvers};
+use super::connections::Connections;
+use super::{load, own_addresses, resolvers};
 
 /// The state of the machine and of the hub.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +21,7 @@ struct Seen {
     /// Chains of other firewalls that drop what is forwarded.
     drops: Vec<String>,
     /// Entries of the kernel's table of connections, and how many it holds.
-    connections: Option<(u64, u64)>,
+    connections: Option<Connections>,
 }
 
 /// Examines the hub on this machine, and changes nothing. `socket`: the control socket of the hub.
@@ -31,14 +30,9 @@ struct Seen {
 /// hub.toml is wrong or cannot be read.
 pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut config = load(dir)?;
-    let local = netlink::addresses().await;
-    resolvers::complete(
-        &mut config,
-        &local.context("cannot list the addresses of this machine")?,
-    );
+    resolvers::complete(&mut config, &own_addresses().await?);
     let setting = |key: &str| std::fs::read_to_string(Path::new("/proc/sys").join(key)).ok();
     let is_on = |key: &str| setting(key).map(|text| text.trim() == "1");
-    let number = |key: &str| setting(key)?.trim().parse().ok();
     let seen = Seen {
         status: control_socket::ask(socket, &control_socket::Request::Status).ok(),
         forwarding: (
@@ -46,7 +40,7 @@ pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> 
             is_on("net/ipv6/conf/all/forwarding"),
         ),
         drops: forward_drops(&config.interface.0),
-        connections: number("net/netfilter/nf_conntrack_count").zip(number("net/netfilter/nf_conntrack_max")),
+        connections: Connections::read(),
     };
     Ok(judge(&config, &seen))
 }
@@ -112,23 +106,13 @@ fn forwarding(config: &HubConfig, seen: &Seen) -> Finding {
     }
 }
 
-fn connections((used, room): (u64, u64)) -> Finding {
-    let said = format!("{used} of {room} entries of the kernel's table of connections are in use");
-    if used.saturating_mul(FULL_PART) > room.saturating_mul(FULL_PART - 1) {
-        let more = room.saturating_mul(2);
-        Finding::bad(
-            "conntrack",
-            &said,
-            &format!("sudo sysctl -w net.netfilter.nf_conntrack_max={more}"),
-        )
+fn connections(seen: Connections) -> Finding {
+    if seen.is_nearly_full() {
+        Finding::bad("conntrack", &seen.said(), &seen.remedy())
     } else {
-        Finding::good("conntrack", &said)
+        Finding::good("conntrack", &seen.said())
     }
 }
-
-/// The table is nearly full when less than this part of it is free. Source: the kernel drops new
-/// connections of a full table, and a tenth is what a busy hub opens in some seconds.
-const FULL_PART: u64 = 10;
 
 #[cfg(test)]
 mod tests {
@@ -145,7 +129,7 @@ mod tests {
             status: Some(json!({ "state": "up", "notice": null })),
             forwarding: (true, Some(true)),
             drops: Vec::new(),
-            connections: Some((10, 1000)),
+            connections: Some(Connections { used: 10, room: 1000 }),
         }
     }
 
@@ -183,7 +167,10 @@ mod tests {
         };
         assert_eq!(bad(&names, &seen), ["firewall"]);
         let seen = Seen {
-            connections: Some((950, 1000)),
+            connections: Some(Connections {
+                used: 950,
+                room: 1000,
+            }),
             ..healthy()
         };
         assert_eq!(bad(&names, &seen), ["conntrack"]);

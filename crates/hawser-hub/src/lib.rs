@@ -10,7 +10,9 @@
 //! | how a hub starts, the event loop | this one ([`run`]) |
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports and subnets that lead to clients | `reach.rs` |
+//! | the resolvers that clients are given | `resolvers.rs` |
 //! | what was carried for whom | `accounts.rs` |
+//! | how full the kernel's table of connections is | `connections.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
 //! | connections of clients that were revoked | `departed.rs` |
 //! | whether sessions are left to a successor | `parting.rs` |
@@ -23,6 +25,7 @@
 
 mod accounts;
 mod commands;
+mod connections;
 mod departed;
 pub mod doctor;
 mod limits;
@@ -62,7 +65,8 @@ use hawser_host::{history, metrics};
 use hawser_linux::direct::moving::RELAY_TABLE;
 use hawser_linux::firewalls::forward_drops;
 use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
-use hawser_linux::netlink::Watch;
+use hawser_linux::netlink::{self, Watch};
+use hawser_linux::outer_port::{OUTER_PORT_TABLE, untracked};
 use hawser_linux::service;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
@@ -75,6 +79,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
+use connections::Connections;
 use departed::Departed;
 use parting::Parting;
 use reach::{Leading, Reach, client_policy};
@@ -120,8 +125,8 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
-    let local = resolvers::complete_and_log(&mut config).await;
-    let local = local.context("cannot list the addresses of this machine")?;
+    let local = own_addresses().await?;
+    resolvers::complete_and_log(&mut config, &local);
     let isolation = config.isolation(ports, subnets);
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
@@ -298,6 +303,7 @@ async fn serve(
         gre,
         identity: identity.clone(),
         firewalls: Vec::new(),
+        connections: connections::Watched::default(),
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -319,6 +325,7 @@ struct Hub {
     identity: Identity,
     /// Firewalls of others that drop what the hub forwards.
     firewalls: Vec<String>,
+    connections: connections::Watched,
     started: Instant,
 }
 
@@ -413,6 +420,9 @@ impl Hub {
                 _ = sweep.tick() => {
                     self.control.sweep(Instant::now());
                     self.look_for_firewalls();
+                    if let Some(said) = self.connections.handle_seen(Connections::read()) {
+                        tracing::warn!("{said}");
+                    }
                 }
                 _ = meter.tick() => {
                     let carries = carries.clone();
@@ -613,6 +623,7 @@ impl Hub {
             )
         };
         let mut all: Vec<_> = self.firewalls.iter().map(drops).collect();
+        all.extend(self.connections.notice());
         all.extend(self.reach.notices());
         all.extend(self.store.trouble());
         (!all.is_empty()).then(|| all.join("; "))
@@ -633,8 +644,9 @@ impl Hub {
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = load(&self.options.dir)?;
-        let local = resolvers::complete_and_log(&mut fresh).await;
-        local.context("cannot list the addresses of this machine")?;
+        if fresh.dns.is_empty() {
+            resolvers::complete_and_log(&mut fresh, &own_addresses().await?);
+        }
         if let Some(tls) = &mut self.tls {
             let is_got_already = tls.acme.is_some() && fresh.tls.acme == self.config.tls.acme;
             if !is_got_already {
@@ -781,6 +793,7 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
     system
         .nft_table(ISOLATION_TABLE, &isolation.body())
         .context("cannot keep clients apart")?;
+    leave_untracked(system, config.listen_address().port());
     system.ignore_routers(interface)?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
@@ -804,6 +817,26 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
             .context("cannot set up NAT (or set nat = false in hub.toml)")?;
     }
     Ok(())
+}
+
+/// Leaves the outer port out of the kernel's table of connections, which works without that too.
+fn leave_untracked(system: &mut System, port: u16) {
+    let Some(body) = untracked(port) else {
+        tracing::info!(
+            port,
+            "a rule of this machine translates packets of the port: they are tracked"
+        );
+        return;
+    };
+    if let Err(error) = system.nft_table(OUTER_PORT_TABLE, &body) {
+        tracing::warn!(%error, "the kernel's table of connections has entries for clients' packets");
+    }
+}
+
+/// Lists the machine's addresses, each with its prefix length.
+async fn own_addresses() -> anyhow::Result<Vec<Net>> {
+    let listed = netlink::addresses().await;
+    listed.context("cannot list the addresses of this machine")
 }
 
 fn masks(nat: Nat, private: bool) -> bool {

@@ -5,7 +5,6 @@ use std::net::IpAddr;
 
 use hawser_config::HubConfig;
 use hawser_host::dns::NameServers;
-use hawser_linux::netlink;
 use hawser_proto::client_filter::Policy;
 use hawser_units::Net;
 use hawser_wire::inner::protocol;
@@ -18,29 +17,29 @@ pub(super) const REMEDY: &str =
     "write dns = [\"9.9.9.9\"], or another resolver that clients reach, to hub.toml";
 
 /// Names the machine's resolvers in `config` where it names none. `local`: the machine's addresses,
-/// each with its prefix length.
-pub(super) fn complete(config: &mut HubConfig, local: &[Net]) {
-    if config.dns.is_empty() {
+/// each with its prefix length. Returns whether it named none.
+pub(super) fn complete(config: &mut HubConfig, local: &[Net]) -> bool {
+    let names_none = config.dns.is_empty();
+    if names_none {
         config.dns = reached(config, local, NameServers::of_machine());
     }
+    names_none
 }
 
 /// Does the same for a hub that starts or whose configuration was changed, and reports in the log
 /// what clients are given.
-pub(super) async fn complete_and_log(config: &mut HubConfig) -> std::io::Result<Vec<Net>> {
-    let local = netlink::addresses().await?;
-    if config.dns.is_empty() {
-        complete(config, &local);
-        match config.dns.as_slice() {
-            [] => tracing::warn!(
-                "hub.toml names no resolver and clients reach none of this machine's: those with dns = \"hub\" resolve no name; {REMEDY}"
-            ),
-            all => {
-                tracing::info!(resolvers = ?all, "hub.toml names no resolver: clients are given this machine's")
-            }
+pub(super) fn complete_and_log(config: &mut HubConfig, local: &[Net]) {
+    if !complete(config, local) {
+        return;
+    }
+    match config.dns.as_slice() {
+        [] => tracing::warn!(
+            "hub.toml names no resolver and clients reach none of this machine's: those with dns = \"hub\" resolve no name; {REMEDY}"
+        ),
+        all => {
+            tracing::info!(resolvers = ?all, "hub.toml names no resolver: clients are given this machine's")
         }
     }
-    Ok(local)
 }
 
 /// Keeps those that a client may ask by the rules of `[reach]`, which open nothing for them.
@@ -107,7 +106,7 @@ mod tests {
     fn what_the_configuration_names_stays() {
         let text = "endpoints = [\"198.51.100.1:443\"]\npool = \"100.96.0.0/16\"\ndns = [\"10.0.0.53\"]\n";
         let mut config: HubConfig = toml::from_str(text).expect("valid");
-        complete(&mut config, &[]);
+        assert!(!complete(&mut config, &[]));
         assert_eq!(config.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
     }
 }

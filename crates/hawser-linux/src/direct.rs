@@ -233,6 +233,9 @@ pub struct Ruleset {
     pub networks: Vec<Port>,
     /// Rules in their order; the last is for all flows.
     pub choices: Vec<Choice>,
+    /// Interfaces to the machines that it forwards for; where none is named, all that are no
+    /// networks.
+    pub lans: Vec<String>,
 }
 
 impl Ruleset {
@@ -419,13 +422,18 @@ impl Ruleset {
             devices.push(format!("\"{interface}\""));
         }
         let devices = devices.join(", ");
+        let mut others = String::new();
+        if !self.lans.is_empty() {
+            let lans = nft::names(&self.lans);
+            others = format!("  iifname != {{ {lans} }} fib daddr oifname \"{interface}\" drop\n");
+        }
         format!(
             "{zones}chain prerouting {{
   type filter hook prerouting priority mangle; policy accept;
 {came_in}  iifname {{ {devices} }} accept
   ct mark & {MARK_MASK:#x} == {MARK:#x} meta mark set ct mark accept
   fib daddr type != unicast accept
-  fib daddr oifname \"{interface}\" {BROKEN}
+{others}  fib daddr oifname \"{interface}\" {BROKEN}
   fib daddr oifname \"{interface}\" jump choose
 }}
 chain forward {{
@@ -689,15 +697,17 @@ pub(crate) mod tests {
             turns: [vec![TUNNEL], vec![TUNNEL]],
             ..Choice::default()
         };
-        for (networks, choices) in [
-            (vec![], vec![]),
+        for (networks, choices, lans) in [
+            (vec![], vec![], vec![]),
             (
                 vec![port(2, "wlan0"), port(3, "eth0.5")],
                 vec![full.clone(), last],
+                vec!["br-lan".to_owned(), "eth0.7".to_owned()],
             ),
             (
                 vec![port(2, "wlan0"), port(TUNNEL, "hawser0")],
                 vec![full, tunnel],
+                vec![],
             ),
         ] {
             let ruleset = Ruleset {
@@ -705,6 +715,7 @@ pub(crate) mod tests {
                 own: vec!["100.64.0.2".parse().unwrap(), "fd48::2".parse().unwrap()],
                 networks,
                 choices,
+                lans,
             };
             nft_takes(TABLE, &ruleset.body(&elements, &[(2, 18_602)].into()));
         }

@@ -17,6 +17,7 @@ use std::net::IpAddr;
 
 use hawser_units::{Net, Service};
 
+use crate::direct::{FURTHER, NETWORK_MASK, mark};
 use crate::isolation::service_match;
 use crate::nft::{self, family, version};
 
@@ -54,7 +55,8 @@ pub struct Gateway {
     pub addresses: Vec<IpAddr>,
     /// Where the machines are.
     pub lans: Lans,
-    /// Subnets behind it that keep their addresses.
+    /// Subnets behind it that keep their addresses on the way to the hub in use, which leads them
+    /// here.
     pub subnets: Vec<Net>,
     /// What comes in from outside.
     pub ports: Vec<PortForward>,
@@ -64,15 +66,16 @@ impl Gateway {
     /// What stands between the braces of the table.
     #[must_use]
     pub fn body(&self) -> String {
-        let tunnel = &self.tunnel;
+        let (tunnel, further) = (&self.tunnel, mark(0, FURTHER));
+        // Before the translation of direct mode, which may run beside: the first one that
+        // translates a connection decides, so what keeps its address is translated to itself.
         let mut text =
-            "chain srcnat {\n  type nat hook postrouting priority srcnat; policy accept;\n".to_owned();
+            "chain srcnat {\n  type nat hook postrouting priority srcnat - 1; policy accept;\n".to_owned();
         for net in &self.subnets {
-            let Net { address, prefix } = net;
-            let ip = family(*address);
+            let ip = family(net.address);
             let _ = writeln!(
                 text,
-                "  oifname \"{tunnel}\" {ip} saddr {address}/{prefix} accept"
+                "  oifname \"{tunnel}\" meta mark & {NETWORK_MASK:#x} != {further:#x} {ip} saddr {net} snat {ip} prefix to {ip} saddr map {{ {net} : {net} }}"
             );
         }
         for own in &self.addresses {

@@ -40,7 +40,12 @@ pub enum Entry {
         /// For IPv6, otherwise IPv4.
         ipv6: bool,
     },
-    /// The table of near destinations.
+    /// The routing rules of the table of uplinks.
+    UplinkRule {
+        /// Set for IPv6.
+        ipv6: bool,
+    },
+    /// The tables of near destinations and of uplinks.
     NearTable,
     /// Rules and route of the kill switch, by which nothing leads past the tunnel.
     Block {
@@ -144,6 +149,8 @@ pub enum Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rule {
+    /// Renewals of leases: the main table.
+    Lease,
     /// The main table first, but not its default route: what is near stays near.
     Near,
     /// Everything that is not marked as outer traffic: the tunnel.

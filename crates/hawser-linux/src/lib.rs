@@ -24,6 +24,7 @@ mod netlink_bytes;
 pub mod netns;
 mod nft;
 mod offload;
+pub mod outer_port;
 pub mod process;
 pub mod queues;
 pub mod resolving;

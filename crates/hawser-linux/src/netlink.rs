@@ -1,13 +1,18 @@
 //! Networks: which ways out the machine has, and when that changes.
 //!
 //! A network is an interface that is up, has carrier, a global address and a default route of that
-//! address's family. The kernel announces every change of links, addresses and routes; each burst
-//! of announcements leads to one full look, so nothing depends on their order, and a lost one (the
-//! kernel's queue is bounded) costs nothing.
+//! address's family: of the main table, or, where it has none there, of another one, to a router on
+//! its link (policy routing, as with `use-routes: false` of netplan). The kernel announces every
+//! change of links, addresses and routes; each burst of announcements leads to one full look, so
+//! nothing depends on their order, and a lost one (the kernel's queue is bounded) costs nothing.
 
+mod counters;
+mod default_routes;
 mod on_link;
 
-use std::collections::BTreeMap;
+pub use counters::{CountedDevice, HardwareAddress, counted_devices};
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -18,13 +23,13 @@ use hawser_units::Net;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage};
 use rtnetlink::packet_route::link::{LinkAttribute, LinkFlags, LinkMessage, State};
-use rtnetlink::packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteNextHopFlags, RouteType, RouteVia,
-};
 use rtnetlink::{Handle, MulticastGroup, RouteMessageBuilder};
 use thiserror::Error;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+
+use crate::desired::{MAIN_TABLE, OWN_PROTOCOL};
+use default_routes::{default_routes, leads_to_link};
 
 /// One way out of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -234,9 +239,13 @@ async fn watch<T: Clone + PartialEq>(
 /// # Errors
 /// The kernel does not answer.
 pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
-    let mut found = BTreeMap::new();
+    let (mut found, mut ethernet) = (BTreeMap::new(), BTreeSet::new());
     let mut links = handle.link().get().execute();
     while let Some(link) = links.try_next().await? {
+        let flags = link.header.flags;
+        if !flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp) {
+            ethernet.insert(link.header.index);
+        }
         if let Some(network) = usable(&link) {
             found.insert(network.index, network);
         }
@@ -249,18 +258,32 @@ pub async fn list(handle: &Handle) -> Result<Vec<Network>, WatchError> {
     }
     let v4 = RouteMessageBuilder::<Ipv4Addr>::new().build();
     let v6 = RouteMessageBuilder::<Ipv6Addr>::new().build();
+    let mut elsewhere = Vec::new();
     for query in [v4, v6] {
         let mut routes = handle.route().get(query).execute();
         while let Some(route) = routes.try_next().await? {
-            for (index, hop) in default_routes(&route) {
+            let is_v6 = route.header.address_family == AddressFamily::Inet6;
+            let (table, defaults) = default_routes(&route);
+            let is_main = table == MAIN_TABLE;
+            let is_own = u8::from(route.header.protocol) == OWN_PROTOCOL;
+            for (index, hop) in defaults {
                 let Some(network) = found.get_mut(&index) else {
                     continue;
                 };
-                let is_v6 = route.header.address_family == AddressFamily::Inet6;
-                let slot = if is_v6 { &mut network.v6 } else { &mut network.v4 };
-                // The kernel lists the preferred route first.
-                slot.get_or_insert(hop);
+                if is_main {
+                    let slot = if is_v6 { &mut network.v6 } else { &mut network.v4 };
+                    // The kernel lists the preferred route first.
+                    slot.get_or_insert(hop);
+                } else if !is_own && ethernet.contains(&index) && leads_to_link(network, hop) {
+                    elsewhere.push((index, is_v6, hop));
+                }
             }
+        }
+    }
+    for (index, is_v6, hop) in elsewhere {
+        if let Some(network) = found.get_mut(&index) {
+            let slot = if is_v6 { &mut network.v6 } else { &mut network.v4 };
+            slot.get_or_insert(hop);
         }
     }
     for network in found.values_mut() {
@@ -373,54 +396,6 @@ fn global(message: &AddressMessage) -> Option<(IpAddr, u8)> {
     is_global.then_some((address, message.header.prefix_len))
 }
 
-/// The interfaces to which a default route of the main table leads.
-fn default_routes(route: &RouteMessage) -> Vec<(u32, NextHop)> {
-    let header = &route.header;
-    if header.destination_prefix_length != 0 || header.kind != RouteType::Unicast {
-        return Vec::new();
-    }
-    let mut table = u32::from(header.table);
-    let (mut index, mut hop, mut several) = (None, NextHop::Device, Vec::new());
-    for attribute in &route.attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
-        match attribute {
-            RouteAttribute::Table(number) => table = *number,
-            RouteAttribute::Oif(number) => index = Some(*number),
-            RouteAttribute::MultiPath(hops) => {
-                let live = hops
-                    .iter()
-                    .filter(|hop| !hop.flags.contains(RouteNextHopFlags::Dead));
-                several = live
-                    .map(|hop| (hop.interface_index, next_hop(&hop.attributes)))
-                    .collect();
-            }
-            RouteAttribute::Gateway(_) | RouteAttribute::Via(_) => {
-                hop = next_hop(std::slice::from_ref(attribute))
-            }
-            _ => {}
-        }
-    }
-    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return Vec::new();
-    }
-    several.extend(index.map(|index| (index, hop)));
-    several
-}
-
-fn next_hop(attributes: &[RouteAttribute]) -> NextHop {
-    let gateway = attributes.iter().find_map(|attribute| {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
-        match attribute {
-            RouteAttribute::Gateway(RouteAddress::Inet(v4)) => Some(IpAddr::from(*v4)),
-            RouteAttribute::Gateway(RouteAddress::Inet6(v6)) => Some(IpAddr::from(*v6)),
-            RouteAttribute::Via(RouteVia::Inet(v4)) => Some(IpAddr::from(*v4)),
-            RouteAttribute::Via(RouteVia::Inet6(v6)) => Some(IpAddr::from(*v6)),
-            _ => None,
-        }
-    });
-    gateway.map_or(NextHop::Device, NextHop::Gateway)
-}
-
 /// One change of a network comes as a burst of announcements, which is over within this time.
 const SETTLE: Duration = Duration::from_millis(20);
 
@@ -439,11 +414,16 @@ async fn list_addresses(handle: &Handle) -> Result<Vec<Net>, WatchError> {
 /// # Errors
 /// There is no netlink socket, or the kernel does not answer.
 pub async fn addresses() -> io::Result<Vec<Net>> {
+    ask(async |handle| list_addresses(handle).await.map_err(io::Error::other)).await
+}
+
+/// Asks the kernel over a connection that ends with the answer.
+async fn ask<T>(question: impl AsyncFnOnce(&Handle) -> io::Result<T>) -> io::Result<T> {
     let (connection, handle, _) = rtnetlink::new_connection()?;
     let connection = crate::tasks::spawn(connection);
-    let found = list_addresses(&handle).await.map_err(io::Error::other);
+    let answer = question(&handle).await;
     connection.abort();
-    found
+    answer
 }
 
 /// Names this machine's address in a message of the kernel: on a point-to-point link `Address` is
@@ -493,12 +473,9 @@ pub async fn subnets(handle: &Handle) -> Result<Vec<(u32, Net)>, rtnetlink::Erro
 /// # Errors
 /// There is no netlink socket, or the kernel does not answer.
 pub async fn subnets_of(is_meant: impl Fn(&str) -> bool) -> io::Result<Vec<Net>> {
-    let (connection, handle, _) = rtnetlink::new_connection()?;
-    let connection = crate::tasks::spawn(connection);
-    let found = subnets(&handle).await.map_err(io::Error::other);
-    connection.abort();
+    let found = ask(async |handle| subnets(handle).await.map_err(io::Error::other)).await?;
     let is_meant = |index: &u32| crate::tap::device_name(*index).is_none_or(|name| is_meant(&name));
-    let meant = found?.into_iter().filter(|(index, _)| is_meant(index));
+    let meant = found.into_iter().filter(|(index, _)| is_meant(index));
     Ok(meant.map(|(_, net)| net).collect())
 }
 

@@ -40,6 +40,7 @@ use crate::offload;
 use crate::udp::OUTER_MARK;
 pub use error::{SystemError, with_sources};
 pub use keeper::Keeper;
+pub use kill_switch::KillSwitch;
 pub use lease::LeasedAddress;
 pub use member_routes::MemberRoute;
 use program::run;
@@ -295,6 +296,9 @@ impl System {
     /// The kernel refuses; what was added stays in the journal.
     pub async fn tunnel_rules(&mut self, ipv6: bool) -> Result<(), SystemError> {
         // The rule that catches comes last.
+        let rule = Rule::Lease;
+        self.enter_rule(Entry::Rule { rule, ipv6 }, value_of(rule, ipv6))
+            .await?;
         if self.ledger().desired.near().is_none() {
             let rule = Rule::Near;
             self.enter_rule(Entry::Rule { rule, ipv6 }, value_of(rule, ipv6))
@@ -534,6 +538,12 @@ impl System {
         match entry {
             Entry::Rule { rule, ipv6 } => self.remove_rule(value_of(*rule, *ipv6)).await,
             Entry::NearRule { ipv6 } => self.remove_rule(near::rule(*ipv6)).await,
+            Entry::UplinkRule { ipv6 } => {
+                for rule in near::uplink_rules(*ipv6) {
+                    self.remove_rule(rule).await?;
+                }
+                Ok(())
+            }
             Entry::NearTable => self.undo_near().await,
             Entry::Block { ipv6 } => self.undo_block(*ipv6).await,
             Entry::MarkRule { number, ipv6 } => {
@@ -679,6 +689,7 @@ pub fn drop_nft_table(table: &str) {
 /// The value of a rule of the tunnel.
 fn value_of(rule: Rule, ipv6: bool) -> RoutingRule {
     match rule {
+        Rule::Lease => near::lease_rule(ipv6, FIRST_PRIORITY),
         Rule::Near => RoutingRule {
             suppress: Some(0),
             ..RoutingRule::new(ipv6, PRIORITY, MAIN_TABLE)

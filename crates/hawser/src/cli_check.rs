@@ -38,8 +38,9 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     };
     match guessed {
         Some(Kind::Client) => {
-            let read = config::load::<ClientConfig>(file);
-            checked(file, "client configuration", read.map(drop), args.json)
+            let read = config::load::<ClientConfig>(file).map_err(|error| error.to_string());
+            let found = read.and_then(|read| fits_a_mode(file, &read));
+            checked(file, "client configuration", found, args.json)
         }
         Some(Kind::Hub) => {
             let read = config::load::<HubConfig>(file);
@@ -49,6 +50,20 @@ pub(crate) fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
             "{}: this is a scenario; use `hawser-lab check`",
             file.display()
         ))),
+    }
+}
+
+/// Finds a configuration that neither a client of a hub nor direct mode takes.
+fn fits_a_mode(file: &Path, config: &ClientConfig) -> Result<(), String> {
+    match (config.unfit_for_hub(), config.unfit_for_direct()) {
+        (Some(with_hub), Some(direct)) if with_hub == direct => {
+            Err(format!("{}: {with_hub}", file.display()))
+        }
+        (Some(with_hub), Some(direct)) => Err(format!(
+            "{}: {with_hub} (and with --direct: {direct})",
+            file.display()
+        )),
+        (None, _) | (_, None) => Ok(()),
     }
 }
 
@@ -103,5 +118,26 @@ mod tests {
             std::fs::write(&file, text).expect("written");
             assert_eq!(guess(&file).expect("it is read"), kind, "{name}");
         }
+    }
+
+    #[test]
+    fn a_configuration_that_fits_no_mode_is_refused_with_its_reason() {
+        let found = |text: &str| {
+            let file = Path::new("client.toml");
+            let config: ClientConfig = config::parse(file, text).expect("well-formed");
+            fits_a_mode(file, &config)
+        };
+        for text in ["", "kill_switch = true\n", "[networks.eth0]\nweight = 2\n"] {
+            assert_eq!(found(text), Ok(()), "{text}");
+        }
+        let said = found("kill_switch = true\nlocal = [\"10.0.0.0/8\"]\n").expect_err("of none");
+        assert!(
+            said.starts_with("client.toml: kill_switch = true lets nothing out"),
+            "{said}"
+        );
+        assert!(
+            said.contains("with --direct: kill_switch = true needs a hub"),
+            "{said}"
+        );
     }
 }

@@ -1,7 +1,8 @@
 //! What networks have carried, across restarts, and what is left of their quotas.
 //!
 //! The counters of the kernel's devices are read every second; what they show more than before
-//! counts for the day that it is. Every few seconds what has been counted goes to the disk in one
+//! counts for the day that it is, and for the device, also under another name (`devices.rs`).
+//! Every few seconds what has been counted goes to the disk in one
 //! transaction, and the rest at the end: a crash loses at most [`WRITE_EVERY`]. Without a disk it
 //! counts on in memory and says so once.
 //!
@@ -9,6 +10,7 @@
 //! carried while this does not run. Providers count in ways of their own: a quota a little below
 //! the contract's leaves room.
 
+mod devices;
 mod store;
 
 use std::collections::BTreeMap;
@@ -18,10 +20,12 @@ use data_encoding::HEXLOWER;
 use hawser_config::identity::random;
 use hawser_config::{ClientConfig, NetworkConfig, QuotaAction};
 use hawser_linux::clock::local_time;
+use hawser_linux::netlink::{CountedDevice, HardwareAddress};
 use hawser_steer::quota::{Date, Ledger, Level, Used};
 use hawser_units::{Bytes, Duration, Instant};
 use serde_json::{Value, json};
 
+use devices::{Changes, Devices, Moved};
 use store::{Pending, Store};
 
 pub use crate::database::StoreError;
@@ -39,6 +43,12 @@ pub struct Usage {
     pending: Pending,
     write_at: Instant,
     levels: BTreeMap<String, Level>,
+    /// Devices to which the usage belongs, by name.
+    devices: Devices,
+    /// Names that another device has taken in this run, with a word to the user.
+    taken: BTreeMap<String, String>,
+    /// Set when devices got other names since this was last asked.
+    has_other_names: bool,
     /// The day it is.
     today: Date,
 }
@@ -51,7 +61,14 @@ impl Usage {
 
     /// The same, of another file than that of the networks.
     pub fn open_file(path: &Path) -> Self {
-        Self::new(Store::open(path).and_then(|store| Ok((store.load()?, store))))
+        let opened = Store::open(path).and_then(|store| Ok((store.load()?, store.devices()?, store)));
+        let (opened, devices) = match opened {
+            Ok((ledgers, devices, store)) => (Ok((ledgers, store)), devices),
+            Err(error) => (Err(error), BTreeMap::new()),
+        };
+        let mut usage = Self::new(opened);
+        usage.devices = Devices::of(devices);
+        usage
     }
 
     /// The same, with a name that no other file has: drawn when it was made, or now where nothing
@@ -79,12 +96,85 @@ impl Usage {
             pending: Pending::new(),
             write_at: Instant::from_nanos(0),
             levels: BTreeMap::new(),
+            devices: Devices::default(),
+            taken: BTreeMap::new(),
+            has_other_names: false,
             today: today(),
         }
     }
 
+    /// Takes in all devices that there are, and counts what those have carried that `is_counted`
+    /// names. Bytes belong to a device, also under another name.
+    pub fn handle_devices(
+        &mut self,
+        devices: &[CountedDevice],
+        is_counted: impl Fn(&str) -> bool,
+        now: Instant,
+    ) {
+        let before = self.devices.addresses();
+        let Changes { moved, taken } = self.devices.handle_seen(devices);
+        let after = self.devices.addresses();
+        for name in taken {
+            let which = after
+                .get(&name)
+                .map_or_else(String::new, |address| format!(" ({address})"));
+            let text = format!(
+                "{name} is another device now{which}: what client.toml says of {name} holds for it, and what devices have carried stays with them"
+            );
+            tracing::warn!(network = name, "{text}");
+            self.taken.insert(name, text);
+        }
+        if !moved.is_empty() || before != after {
+            self.has_other_names = true;
+            self.rename(&moved, &after);
+        }
+        let counted = devices.iter().filter(|device| is_counted(&device.name));
+        let counted: Vec<_> = counted
+            .map(|device| (device.name.clone(), device.received, device.sent))
+            .collect();
+        self.handle_counters(&counted, now);
+    }
+
+    /// Names of which `client.toml` says something and that have another device than before, each
+    /// with a word to the user.
+    pub fn notices(&self, config: &ClientConfig) -> Vec<String> {
+        let taken = self.taken.iter();
+        let is_of_name = |name: &String| {
+            let set = config.networks.get(name);
+            set.is_some_and(|set| set.device.is_none())
+        };
+        let meant = taken.filter(|(name, _)| is_of_name(name));
+        meant.map(|(_, text)| text.clone()).collect()
+    }
+
+    /// Returns whether devices have other names than when this was last asked, or are new:
+    /// settings of devices may be for other names then.
+    pub fn poll_other_names(&mut self) -> bool {
+        std::mem::take(&mut self.has_other_names)
+    }
+
+    /// Keeps under other names what devices have carried.
+    fn rename(&mut self, moved: &[Moved], addresses: &BTreeMap<String, HardwareAddress>) {
+        // What waits is of the names until now.
+        self.write();
+        if let Some(store) = &mut self.store
+            && let Err(error) = store.rename(moved, addresses)
+        {
+            tracing::warn!(%error, "usage is not written under the devices' new names");
+        }
+        rename_keys(&mut self.ledgers, moved);
+        rename_keys(&mut self.counters, moved);
+        rename_keys(&mut self.levels, moved);
+        let old = std::mem::take(&mut self.pending);
+        for ((name, day), used) in old {
+            let to = moved.iter().find(|moved| moved.from == name);
+            let name = to.map_or(name, |moved| moved.to.clone());
+            self.pending.insert((name, day), used);
+        }
+    }
+
     /// The devices' counters as they are now: name, received, sent.
-    pub fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
+    fn handle_counters(&mut self, counted: &[(String, u64, u64)], now: Instant) {
         self.today = today();
         for (name, received, sent) in counted {
             let shown = Used {
@@ -262,6 +352,15 @@ pub fn months(path: &Path) -> Result<Vec<(String, Date, Used)>, StoreError> {
         periods.map(move |(month, used)| (name.clone(), month, used))
     });
     Ok(months.collect())
+}
+
+/// Moves entries to other names, all at once.
+fn rename_keys<T>(entries: &mut BTreeMap<String, T>, moved: &[Moved]) {
+    let taken: Vec<_> = moved
+        .iter()
+        .filter_map(|Moved { from, to }| Some((to.clone(), entries.remove(from)?)))
+        .collect();
+    entries.extend(taken);
 }
 
 fn load(path: &Path) -> Result<BTreeMap<String, Ledger>, StoreError> {

@@ -3,9 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use hawser_linux::netlink::HardwareAddress;
 use hawser_steer::quota::{Date, Ledger, Used};
 use rusqlite::params;
 
+use super::devices::Moved;
 use crate::database::{Database, Format, StoreError, signed};
 
 /// What has been carried by network and day, since it was last written.
@@ -52,6 +54,51 @@ impl Store {
         })
     }
 
+    /// The devices whose usage is kept, by the name under which it is.
+    pub(super) fn devices(&self) -> Result<BTreeMap<String, HardwareAddress>, StoreError> {
+        self.database.run(|connection| {
+            connection.execute_batch(DEVICES)?;
+            let mut rows = connection.prepare("SELECT network, address FROM device")?;
+            let mut rows = rows.query([])?;
+            let mut found = BTreeMap::new();
+            while let Some(row) = rows.next()? {
+                if let Ok(address) = <[u8; 6]>::try_from(row.get::<_, Vec<u8>>(1)?) {
+                    found.insert(row.get(0)?, HardwareAddress(address));
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Keeps what devices have carried under other names, and whose it is, all of it or nothing.
+    pub(super) fn rename(
+        &mut self,
+        moved: &[Moved],
+        addresses: &BTreeMap<String, HardwareAddress>,
+    ) -> Result<(), StoreError> {
+        self.database.change(|transaction| {
+            let mut copy = transaction.prepare(COPY)?;
+            let mut delete = transaction.prepare("DELETE FROM usage WHERE network = ?1")?;
+            let mut rename = |from: &str, to: &str| -> rusqlite::Result<()> {
+                copy.execute(params![from, to])?;
+                delete.execute([from]).map(drop)
+            };
+            // By names that no device has, because two may take each other's.
+            for Moved { from, to } in moved {
+                rename(from, &format!("/{to}"))?;
+            }
+            for Moved { to, .. } in moved {
+                rename(&format!("/{to}"), to)?;
+            }
+            transaction.execute("DELETE FROM device", [])?;
+            let mut add = transaction.prepare("INSERT INTO device VALUES (?1, ?2)")?;
+            for (name, address) in addresses {
+                add.execute(params![name, address.0])?;
+            }
+            Ok(())
+        })
+    }
+
     /// The name of this file: drawn at random once, so that a file that replaces it has another.
     pub(super) fn name(&self) -> Result<String, StoreError> {
         self.database.run(|connection| {
@@ -91,5 +138,13 @@ const FORMAT: Format = Format {
         PRIMARY KEY (network, day)
     ) WITHOUT ROWID;",
 };
+/// Devices to which usage belongs. A version of Hawser that does not know this table uses names.
+const DEVICES: &str = "CREATE TABLE IF NOT EXISTS device (
+    network TEXT NOT NULL PRIMARY KEY,
+    address BLOB NOT NULL
+) WITHOUT ROWID;";
+/// Usage that is there under the new name already is of a time before devices were known.
+const COPY: &str = "INSERT INTO usage SELECT ?2, day, received, sent FROM usage WHERE network = ?1
+    ON CONFLICT DO UPDATE SET received = received + excluded.received, sent = sent + excluded.sent";
 const ADD: &str = "INSERT INTO usage VALUES (?1, ?2, ?3, ?4)
     ON CONFLICT DO UPDATE SET received = received + excluded.received, sent = sent + excluded.sent";

@@ -174,3 +174,70 @@ fn what_is_kept_under_a_name_that_cannot_be_read_is_left_alone() {
     usage.handle_carried("alice", used);
     assert_eq!(usage.write_if_due(at(0)), written);
 }
+
+fn plugged_in(name: &str, index: u32, received: u64) -> CountedDevice {
+    CountedDevice {
+        name: name.to_owned(),
+        index,
+        address: Some(HardwareAddress([
+            0,
+            0x16,
+            0x3e,
+            0,
+            0,
+            u8::try_from(index).unwrap(),
+        ])),
+        received,
+        sent: 0,
+    }
+}
+
+#[test]
+fn usage_follows_two_devices_that_swap_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut usage = Usage::open(dir.path());
+    let text = "[networks.eth1]\nquota = \"1kB\"\n";
+    let config: ClientConfig = parse(Path::new("client.toml"), text).unwrap();
+    let count = |usage: &mut Usage, devices: &[CountedDevice], second| {
+        usage.handle_devices(devices, |_| true, at(second));
+    };
+    let sums = |usage: &Usage| {
+        let used = |name: &str| usage.used(name, &config.network(name)).total();
+        [used("eth1"), used("eth2")]
+    };
+    count(
+        &mut usage,
+        &[plugged_in("eth1", 1, 0), plugged_in("eth2", 2, 70_000)],
+        0,
+    );
+    count(
+        &mut usage,
+        &[plugged_in("eth1", 1, 450), plugged_in("eth2", 2, 90_000)],
+        1,
+    );
+    assert_eq!(sums(&usage), [450, 20_000]);
+    assert!(usage.notices(&config).is_empty());
+    count(
+        &mut usage,
+        &[plugged_in("eth2", 1, 460), plugged_in("eth1", 2, 90_003)],
+        2,
+    );
+    assert_eq!(sums(&usage), [20_003, 460]);
+    let said = usage.notices(&config).concat();
+    assert!(
+        said.starts_with("eth1 is another device now (00:16:3e:00:00:02)"),
+        "{said}"
+    );
+    drop(usage);
+    // The names are changed back between two runs.
+    let mut usage = Usage::open(dir.path());
+    assert_eq!(sums(&usage), [20_003, 460]);
+    count(
+        &mut usage,
+        &[plugged_in("eth1", 1, 0), plugged_in("eth2", 2, 0)],
+        0,
+    );
+    assert_eq!(sums(&usage), [460, 20_003]);
+    drop(usage);
+    assert_eq!(sums(&Usage::open(dir.path())), [460, 20_003]);
+}

@@ -240,7 +240,8 @@ fn routes(desired: &Desired, observed: &Observed, found: &mut Vec<Found>) {
         }
     }
     // Whose interface is down, a wanted route may be missing; nothing else may be there.
-    let is_copied = |key: &RouteKey| desired.near().is_some() && key.table == super::NEAR_TABLE;
+    let copied = [super::NEAR_TABLE, super::UPLINK_TABLE];
+    let is_copied = |key: &RouteKey| desired.near().is_some() && copied.contains(&key.table);
     for (key, others) in there {
         found.extend(others.into_iter().map(|route| added(route, is_copied(&key))));
     }

@@ -30,6 +30,7 @@
 
 pub(crate) mod capture;
 pub(crate) mod difference;
+pub(crate) mod elsewhere;
 pub(crate) mod near;
 pub(crate) mod reconciler;
 #[cfg(test)]
@@ -253,8 +254,10 @@ impl Desired {
     pub(crate) fn set_near(&mut self, policy: Option<NearPolicy>) {
         if policy.is_some() {
             self.own(NEAR_TABLE, true);
+            self.own(UPLINK_TABLE, false);
         } else {
             self.disown(NEAR_TABLE);
+            self.disown(UPLINK_TABLE);
         }
         self.near = policy;
     }
@@ -418,6 +421,9 @@ pub(crate) const LOCAL_TABLE: u32 = 255;
 pub(crate) const TUNNEL_TABLE: u32 = 18_519;
 /// The table of routes that stay outside the tunnel.
 pub(crate) const NEAR_TABLE: u32 = TUNNEL_TABLE - 1;
+/// Table of default routes that outer packets ask first, where uplinks have theirs elsewhere.
+/// Source: the number after the tunnel's.
+pub(crate) const UPLINK_TABLE: u32 = TUNNEL_TABLE + 1;
 /// The table of the kill switch, in which nothing leads out.
 pub(crate) const KILL_TABLE: u32 = TUNNEL_TABLE - 2;
 /// Tables of networks lie between the tunnel's and this one.

@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use hawser_units::Net;
 
+use super::elsewhere::{elsewhere, uplink_routes};
 use super::{Hop, MAIN_TABLE, NEAR_TABLE, Observed, ObservedRoute, RouteKey};
 
 /// Which routes of the main table stay outside the tunnel.
@@ -46,7 +47,7 @@ pub(crate) struct Refused {
     pub(crate) device: String,
 }
 
-/// Routes of the table of near destinations, and the routes that were refused.
+/// Routes of the tables of near destinations and of uplinks, and the routes that were refused.
 pub(crate) fn near(policy: &NearPolicy, observed: &Observed) -> (Vec<(RouteKey, Hop)>, BTreeSet<Refused>) {
     let (mut copies, mut refused) = (Vec::new(), BTreeSet::new());
     let uplinks = uplinks(observed);
@@ -76,6 +77,7 @@ pub(crate) fn near(policy: &NearPolicy, observed: &Observed) -> (Vec<(RouteKey, 
     };
     let inner: Vec<_> = policy.inner.iter().filter(covers).map(excepted).collect();
     copies.extend(inner);
+    copies.extend(uplink_routes(observed));
     (copies, refused)
 }
 
@@ -140,10 +142,11 @@ fn is_connected(observed: &Observed, device: u32, to: Net, hop: &Hop) -> bool {
         && addresses.any(|(index, address, _)| *index == device && to.contains(*address))
 }
 
-/// Interfaces to which a default route of the main table leads.
+/// Interfaces to which a default route leads, of the main table or in its place.
 pub(crate) fn uplinks(observed: &Observed) -> BTreeSet<u32> {
     let routes = observed.routes.iter();
     let defaults = routes.filter(|route| route.key.table == MAIN_TABLE && route.key.to.prefix == 0);
+    let defaults = defaults.chain(elsewhere(observed));
     defaults.filter_map(|route| route.hop.device).collect()
 }
 

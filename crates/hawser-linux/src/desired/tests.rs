@@ -583,6 +583,41 @@ fn inner_addresses_within_a_subnet_of_an_uplink_are_reached_through_the_tunnel()
 }
 
 #[test]
+fn outer_packets_find_uplinks_whose_default_routes_are_in_other_tables() {
+    const MODEM: u32 = 101;
+    let routes = |kernel: &Kernel| {
+        let (copies, _) = near(&policy(), &kernel.observe());
+        let copies = copies.into_iter().filter(|(key, _)| key.table == UPLINK_TABLE);
+        copies.map(|(_, hop)| hop.gateway).collect::<Vec<_>>()
+    };
+    let mut kernel = Kernel::new();
+    assert_eq!(routes(&kernel), [], "all are in the main table");
+    let modem = ObservedLink {
+        name: "wwan0".to_owned(),
+        is_up: true,
+        is_tunnel: false,
+    };
+    kernel.links.insert(MODEM, modem);
+    kernel.addresses.insert((MODEM, ip("10.5.0.2"), 24));
+    let elsewhere = (key(101, "0.0.0.0/0"), hop(MODEM, Some("10.5.0.1")), STATIC);
+    kernel.routes.push(elsewhere);
+    let found = routes(&kernel);
+    assert!(found.contains(&Some(ip("10.5.0.1"))), "{found:?}");
+    let of_main = kernel
+        .routes
+        .iter()
+        .find(|(key, ..)| key.table == MAIN_TABLE && key.to.prefix == 0);
+    let of_main = of_main.map(|(_, hop, _)| hop.gateway);
+    assert!(
+        of_main.is_none_or(|gateway| found.contains(&gateway)),
+        "{found:?}"
+    );
+    // Another VPN's router is on the VPN's own link.
+    kernel.links.get_mut(&MODEM).expect("it was added").is_tunnel = true;
+    assert_eq!(routes(&kernel), []);
+}
+
+#[test]
 fn a_refused_route_is_reported_when_it_appears() {
     let mut world = World::new();
     let half = (

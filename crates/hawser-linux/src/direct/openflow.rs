@@ -300,6 +300,7 @@ mod tests {
             own: vec!["100.64.0.2".parse().unwrap()],
             networks: vec![port(2, "wlan0"), port(3, "eth0")],
             choices: vec![rule, last],
+            lans: Vec::new(),
         };
         (ruleset, BTreeMap::from([(2, link), (3, link)]))
     }

@@ -8,12 +8,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use futures_util::TryStreamExt;
 use hawser_units::Net;
-use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
+use rtnetlink::packet_route::address::AddressMessage;
 use rtnetlink::packet_route::link::LinkFlags;
 use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteMessage, RouteType};
 use rtnetlink::{Handle, RouteMessageBuilder};
 
-use super::{LINKS_ADDRESSES_ROUTES, Watch, WatchError};
+use super::{LINKS_ADDRESSES_ROUTES, Watch, WatchError, either_address, own_address};
 
 impl Watch<Net> {
     /// Starts to watch the destinations on the machine's own links; must be called within a tokio
@@ -54,17 +54,10 @@ async fn list(handle: &Handle) -> Result<Vec<Net>, WatchError> {
 /// tried or no longer preferred count too: the link is the machine's all the same.
 fn subnets(message: &AddressMessage) -> Vec<Net> {
     let prefix = message.header.prefix_len;
-    let mut found = Vec::new();
-    for attribute in &message.attributes {
-        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
-        match attribute {
-            AddressAttribute::Local(address) | AddressAttribute::Address(address) => {
-                found.extend([subnet(*address, prefix), Net::host(*address)]);
-            }
-            _ => {}
-        }
-    }
-    found
+    let both = [own_address(message), either_address(message)];
+    let nets = both.into_iter().flatten();
+    nets.flat_map(|address| [subnet(address, prefix), Net::host(address)])
+        .collect()
 }
 
 /// The destination of a route that needs no router. A point-to-point link has one host, its peer;

@@ -15,20 +15,26 @@ use crate::journal::Entry;
 use crate::nft;
 use crate::udp::OUTER_MARK;
 
+/// Exceptions of a kill switch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KillSwitch {
+    /// The interface of the tunnel.
+    pub interface: String,
+    /// Interfaces to machines that this one forwards for.
+    pub lans: Vec<String>,
+    /// Set where flows that a rule of direct mode has sent over a network are let out too.
+    pub has_direct_rules: bool,
+    /// Set where Hawser looks for neighbours on the local networks.
+    pub finds_neighbours: bool,
+}
+
 impl System {
-    /// Closes the kill switch. `interface`: the tunnel; `lans`: interfaces to machines that this
-    /// one forwards for; `has_direct_rules`: what a rule of direct mode has sent over a network is
-    /// let out too.
+    /// Closes the kill switch.
     ///
     /// # Errors
     /// `nft` is missing or refuses; what stood before stands.
-    pub async fn close_kill_switch(
-        &mut self,
-        interface: &str,
-        lans: &[String],
-        has_direct_rules: bool,
-    ) -> Result<(), SystemError> {
-        self.nft_table(TABLE, &table(interface, lans, has_direct_rules))?;
+    pub async fn close_kill_switch(&mut self, switch: &KillSwitch) -> Result<(), SystemError> {
+        self.nft_table(TABLE, &switch.table())?;
         // Strict filtering would reject what comes in while everything leads elsewhere.
         for name in interfaces() {
             if let Err(error) = self.loosen_reverse_path(&name) {
@@ -36,10 +42,10 @@ impl System {
             }
         }
         self.stay_near(NearPolicy {
-            tunnel: interface.to_owned(),
+            tunnel: switch.interface.clone(),
             kill_switch: true,
-            lans: lans.to_vec(),
-            forwards: has_direct_rules,
+            lans: switch.lans.clone(),
+            forwards: switch.has_direct_rules,
             ..NearPolicy::default()
         })
         .await?;
@@ -75,7 +81,7 @@ fn is_of_kill_switch(entry: &Entry) -> bool {
     is_table
         || matches!(
             entry,
-            Entry::Block { .. } | Entry::NearRule { .. } | Entry::NearTable
+            Entry::Block { .. } | Entry::NearRule { .. } | Entry::UplinkRule { .. } | Entry::NearTable
         )
 }
 
@@ -91,36 +97,42 @@ fn interfaces() -> Vec<String> {
         .collect()
 }
 
-/// Another table (`inbound.rs`) filters packets that come out of the tunnel.
-///
-/// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get and
-/// keep an address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked packets.
-///
-/// Each chain ends with a rule that drops, although its policy does: where a transaction replaces a
-/// chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes the old chain,
-/// and only then gives the new one its policy. Without that rule one packet in some hundred
-/// replacements got out. The policy is for packets that are in the old chain when its rules go.
-fn table(interface: &str, lans: &[String], has_direct_rules: bool) -> String {
-    let (mut near, mut between) = (String::new(), String::new());
-    if !lans.is_empty() {
-        let names = nft::names(lans);
-        near = format!("  oifname {{ {names} }} accept\n");
-        between = format!("  iifname {{ {names} }} oifname {{ {names} }} accept\n");
-    }
-    let mut direct = String::new();
-    if has_direct_rules {
-        // Not by the packet's mark, which programs may set.
-        direct = format!(
-            "  ct mark & {MARK_MASK:#x} == {MARK:#x} ct mark & {REASON_MASK:#x} >= {:#x} accept\n",
-            u32::from(reason::FIRST_RULE) << 8
-        );
-    }
-    format!(
-        "chain output {{
+impl KillSwitch {
+    /// Writes the table. Another one (`inbound.rs`) filters packets that come out of the tunnel.
+    ///
+    /// Only loopback, the tunnel, LANs, marked outer packets, and what an interface needs to get
+    /// and keep an address (DHCP, neighbour discovery) pass. Names of hubs are looked up by marked
+    /// packets. Neighbours are looked for by multicast DNS of root's programs, which no router
+    /// forwards (RFC 6762 section 3).
+    ///
+    /// Each chain ends with a rule that drops, although its policy does: where a transaction
+    /// replaces a chain, the kernel (6.18, `nf_tables_commit`) switches to the new rules, removes
+    /// the old chain, and only then gives the new one its policy. Without that rule one packet in
+    /// some hundred replacements got out. The policy is for packets that are in the old chain when
+    /// its rules go.
+    fn table(&self) -> String {
+        let interface = &self.interface;
+        let (mut near, mut between) = (String::new(), String::new());
+        if !self.lans.is_empty() {
+            let names = nft::names(&self.lans);
+            near = format!("  oifname {{ {names} }} accept\n");
+            between = format!("  iifname {{ {names} }} oifname {{ {names} }} accept\n");
+        }
+        let mut direct = String::new();
+        if self.has_direct_rules {
+            // Not by the packet's mark, which programs may set.
+            direct = format!(
+                "  ct mark & {MARK_MASK:#x} == {MARK:#x} ct mark & {REASON_MASK:#x} >= {:#x} accept\n",
+                u32::from(reason::FIRST_RULE) << 8
+            );
+        }
+        let neighbours = if self.finds_neighbours { NEIGHBOURS } else { "" };
+        format!(
+            "chain output {{
   type filter hook output priority filter; policy drop;
   oifname {{ \"lo\", \"{interface}\" }} accept
   meta mark & {NETWORK_MASK:#x} == {OUTER_MARK:#x} accept
-{near}{direct}  udp sport 68 udp dport 67 accept
+{near}{direct}{neighbours}  udp sport 68 udp dport 67 accept
   udp sport 546 udp dport 547 accept
   icmpv6 type {{ nd-router-solicit, nd-neighbor-solicit, nd-neighbor-advert, mld-listener-report, mld2-listener-report }} accept
   drop
@@ -131,8 +143,14 @@ chain forward {{
   oifname \"{interface}\" accept
   drop
 }}"
-    )
+        )
+    }
 }
+
+/// Rules that let questions of multicast DNS out. Source: addresses and port of RFC 6762 section 3.
+const NEIGHBOURS: &str = "  meta skuid 0 ip daddr 224.0.0.251 udp sport 5353 udp dport 5353 accept
+  meta skuid 0 ip6 daddr ff02::fb udp sport 5353 udp dport 5353 accept
+";
 
 const TABLE: &str = "hawser_kill";
 
@@ -145,6 +163,15 @@ mod tests {
     use super::*;
     use crate::netns::Namespace;
     use crate::system::replace_table;
+
+    fn switch(finds_neighbours: bool) -> KillSwitch {
+        KillSwitch {
+            interface: "hawser0".to_owned(),
+            lans: Vec::new(),
+            has_direct_rules: false,
+            finds_neighbours,
+        }
+    }
 
     /// A namespace with a cable to another, in which everything that leaves is heard.
     fn cable() -> Option<(Namespace, Namespace)> {
@@ -176,7 +203,7 @@ mod tests {
         heard.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
         let socket = inside.run(|| UdpSocket::bind("0.0.0.0:0")).unwrap();
         let (ends, tried) = (AtomicBool::new(false), AtomicU64::new(0));
-        let table = table("hawser0", &[], false);
+        let table = switch(false).table();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !ends.load(Ordering::Relaxed) {
@@ -199,5 +226,35 @@ mod tests {
         });
         let leaked = std::iter::from_fn(|| heard.recv(&mut [0; 8]).ok()).count();
         assert_eq!(leaked, 0, "of {tried:?}");
+    }
+
+    #[test]
+    fn questions_for_neighbours_are_let_out_where_they_are_wanted() {
+        let Some((inside, outside)) = cable() else { return };
+        let (group, port) = (std::net::Ipv4Addr::new(224, 0, 0, 251), 5353);
+        let heard = outside
+            .run(|| {
+                let heard = UdpSocket::bind(("0.0.0.0", port))?;
+                heard.join_multicast_v4(&group, &std::net::Ipv4Addr::new(10, 7, 0, 2))?;
+                heard.set_read_timeout(Some(Duration::from_millis(200)))?;
+                Ok(heard)
+            })
+            .unwrap();
+        let is_heard = |finds_neighbours, from: u16| {
+            let table = switch(finds_neighbours).table();
+            let sent = inside.run(|| {
+                replace_table(TABLE, &table).map_err(std::io::Error::other)?;
+                let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::DGRAM, None)?;
+                socket.set_multicast_if_v4(&std::net::Ipv4Addr::new(10, 7, 0, 1))?;
+                socket.bind(&std::net::SocketAddr::from(([0, 0, 0, 0], from)).into())?;
+                let _ = socket.send_to(b"who", &std::net::SocketAddr::from((group, port)).into());
+                Ok(())
+            });
+            sent.unwrap();
+            heard.recv(&mut [0; 8]).is_ok()
+        };
+        assert!(is_heard(true, port), "a question of multicast DNS");
+        assert!(!is_heard(true, port + 1), "anything else to that address");
+        assert!(!is_heard(false, port), "nobody looks for neighbours");
     }
 }

@@ -7,7 +7,8 @@ use super::observe::{self, route_message};
 use super::{PRIORITY, System, SystemError, is_absent, refused};
 use crate::desired::near::near;
 use crate::desired::{
-    Hop, KILL_TABLE, MAIN_TABLE, NEAR_TABLE, NearPolicy, Object, RouteKey, Rule, UNICAST, capture,
+    Hop, KILL_TABLE, MAIN_TABLE, NEAR_TABLE, NearPolicy, Object, RouteKey, Rule, UNICAST, UPLINK_TABLE,
+    capture,
 };
 use crate::direct::NETWORK_MASK;
 use crate::journal::Entry;
@@ -23,6 +24,10 @@ impl System {
         self.ledger().desired.set_near(Some(policy.clone()));
         self.copy_near(&policy).await?;
         for ipv6 in [false, true] {
+            self.enter(Entry::UplinkRule { ipv6 })?;
+            for rule in uplink_rules(ipv6) {
+                self.put_rule(rule).await?;
+            }
             self.enter_rule(Entry::NearRule { ipv6 }, rule(ipv6)).await?;
         }
         Ok(())
@@ -46,7 +51,8 @@ impl System {
         }
         for route in &dump.observed.routes {
             let is_kept = copies.iter().any(|(key, _)| *key == route.key);
-            if route.key.table == NEAR_TABLE && !is_kept {
+            let is_copied = [NEAR_TABLE, UPLINK_TABLE].contains(&route.key.table);
+            if is_copied && !is_kept {
                 self.delete_route(dump.routes[route.id].clone()).await?;
             }
         }
@@ -56,6 +62,7 @@ impl System {
     pub(super) async fn undo_near(&self) -> Result<(), SystemError> {
         self.ledger().desired.set_near(None);
         self.wait_for_keeper().await;
+        self.empty(UPLINK_TABLE).await?;
         self.empty(NEAR_TABLE).await
     }
 
@@ -161,15 +168,35 @@ pub(super) fn rule(ipv6: bool) -> Rule {
     Rule::new(ipv6, PRIORITY, NEAR_TABLE)
 }
 
-/// Behind the tunnel's rule: what an interface needs to keep its address (DHCP renewals by
-/// datagrams, RFC 2131 section 4.4.5 and RFC 8415 section 18.2.4), then nothing.
+/// Rules for uplinks whose default routes are not in the main table: outer packets ask for these,
+/// and so do renewals of leases, for which the main table has no way then.
+pub(super) fn uplink_rules(ipv6: bool) -> [Rule; 2] {
+    let outer = Rule {
+        mark: Some((OUTER_MARK, NETWORK_MASK)),
+        ..Rule::new(ipv6, PRIORITY - 1, UPLINK_TABLE)
+    };
+    let renewals = Rule {
+        table: UPLINK_TABLE,
+        ..lease_rule(ipv6, PRIORITY - 2)
+    };
+    [outer, renewals]
+}
+
+/// Renewals of leases follow the routes of the main table, before the tunnel's rule: a DHCP client
+/// that is not bound to the interface would send it into the tunnel, with the interface's hardware
+/// address (RFC 2131 section 4.4.5, RFC 8415 section 18.2.4).
+pub(super) fn lease_rule(ipv6: bool, priority: u32) -> Rule {
+    let (from, to) = if ipv6 { (546, 547) } else { (68, 67) };
+    Rule {
+        ports: Some((UDP, from, to)),
+        ..Rule::new(ipv6, priority, MAIN_TABLE)
+    }
+}
+
+/// Rules behind the tunnel's: what an interface needs to keep its address, then nothing.
 fn block_rules(ipv6: bool) -> [Rule; 2] {
-    let ports = if ipv6 { (UDP, 546, 547) } else { (UDP, 68, 67) };
     [
-        Rule {
-            ports: Some(ports),
-            ..Rule::new(ipv6, PRIORITY + 2, MAIN_TABLE)
-        },
+        lease_rule(ipv6, PRIORITY + 2),
         Rule {
             mark: Some((OUTER_MARK, NETWORK_MASK)),
             is_inverted: true,

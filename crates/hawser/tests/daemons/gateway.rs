@@ -155,10 +155,24 @@ fn the_kill_switch_holds_for_machines_behind_a_gateway_and_leaves_the_lan_alone(
     good(ping);
 }
 
+/// Rules that lead some flows past the hub, so that direct mode forwards.
+const PAST: &str = "[direct]\nportal_check = \"off\"\n[[rule]]\nport = 8999\nvia = \"direct\"\n";
+
 #[test]
 fn a_port_of_the_hub_leads_to_a_client_and_to_a_machine_behind_it() {
-    let config = "inbound = [\"tcp 8081\"]\nforward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n";
-    let Some(home) = Home::new("gwp", config) else {
+    ports_lead_in("gwp", "");
+}
+
+#[test]
+fn a_port_of_the_hub_ends_at_a_machine_of_the_lan_with_rules_past_the_hub() {
+    ports_lead_in("gwpd", PAST);
+}
+
+fn ports_lead_in(name: &str, rules: &str) {
+    let config = format!(
+        "inbound = [\"tcp 8081\"]\nforward = true\n[[port_forward]]\nport = \"tcp 8080\"\nto = \"192.168.7.2:80\"\n{rules}"
+    );
+    let Some(home) = Home::new(name, &config) else {
         return;
     };
     answer(&home.behind, 80, "behind");
@@ -210,8 +224,17 @@ fn met(machine: &Namespace, from: &Namespace, to: &str) -> std::io::Result<Strin
 
 #[test]
 fn a_subnet_behind_a_client_keeps_its_addresses_and_is_reached_by_whom_the_hub_allows() {
-    let config = "forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n";
-    let Some(mut home) = Home::new("gws", config) else {
+    subnets_keep_their_addresses("gws", "");
+}
+
+#[test]
+fn a_subnet_behind_a_client_keeps_its_addresses_with_rules_past_the_hub() {
+    subnets_keep_their_addresses("gwsd", PAST);
+}
+
+fn subnets_keep_their_addresses(name: &str, rules: &str) {
+    let config = format!("forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n{rules}");
+    let Some(mut home) = Home::new(name, &config) else {
         return;
     };
     let (bob, _bobs) = add_bob(&home.world);

@@ -7,7 +7,7 @@ use hawser_linux::netns::Namespace;
 use serde_json::Value;
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::world::{World, good};
+use super::world::{World, good, is_up};
 
 /// Every machine listens here.
 const PORT: u16 = 2222;
@@ -307,4 +307,40 @@ fn a_transfer_lives_through_a_change_of_what_is_reached() {
     }
     assert!(!transfer.is_over(), "the changes came too late");
     transfer.finish();
+}
+
+/// The hub's own port takes no room in the kernel's table of connections.
+#[test]
+fn the_outer_port_of_a_hub_is_not_tracked() {
+    let Some(world) = World::new("notrack") else {
+        return;
+    };
+    world.init();
+    let before = world.system("h");
+    let mut hub = world.start("h", &["hub", "run"]);
+    let mut count = world.inside("h", "nft");
+    count.arg(
+        "add table inet seen; add counter inet seen tracked; add counter inet seen untracked; \
+         add chain inet seen in { type filter hook input priority 0; }; \
+         add rule inet seen in udp dport 4430 ct state untracked counter name untracked; \
+         add rule inet seen in udp dport 4430 ct state != untracked counter name tracked; \
+         add chain inet seen out { type filter hook output priority 0; }; \
+         add rule inet seen out udp sport 4430 ct state untracked counter name untracked; \
+         add rule inet seen out udp sport 4430 ct state != untracked counter name tracked",
+    );
+    good(count);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", |world| is_up(world) && world.ping_hub());
+    let packets = |name: &str| {
+        let mut list = world.inside("h", "nft");
+        list.args(["list", "counter", "inet", "seen", name]);
+        let said = String::from_utf8(good(list).stdout).unwrap();
+        !said.contains("packets 0 ")
+    };
+    assert!(packets("untracked") && !packets("tracked"));
+    let mut delete = world.inside("h", "nft");
+    delete.arg("delete table inet seen");
+    good(delete);
+    hub.signal("-TERM");
+    assert_eq!(world.system("h"), before);
 }

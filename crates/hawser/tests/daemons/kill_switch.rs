@@ -32,6 +32,19 @@ fn world(name: &str, config: &str) -> Option<(World, Namespace)> {
     Some((world, behind))
 }
 
+/// The same with a hub that is known by its name, to a resolver that has no wall before it.
+fn world_by_name(name: &str, config: &str) -> Option<(World, Namespace, Resolver)> {
+    let (world, behind) = world(name, config)?;
+    let resolver = Resolver::start(&world)?;
+    let hub = world.place("h").join("hub.toml");
+    let text = std::fs::read_to_string(&hub).unwrap();
+    std::fs::write(&hub, text.replace("198.51.100.1:4430", "hub.hawser.test:4430")).unwrap();
+    let mut wall = world.inside("c", "nft");
+    wall.arg("delete table inet wall");
+    good(wall);
+    Some((world, behind, resolver))
+}
+
 fn configure(world: &World, config: &str) {
     std::fs::create_dir_all(world.place("c")).unwrap();
     std::fs::write(world.place("c").join("client.toml"), config).unwrap();
@@ -195,18 +208,9 @@ fn locked_down_before_the_first_start_and_open_where_nobody_wants_it() {
 /// Hawser.
 #[test]
 fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
-    let Some((world, behind)) = world("name", CLOSED) else {
+    let Some((world, behind, resolver)) = world_by_name("name", CLOSED) else {
         return;
     };
-    let Some(resolver) = Resolver::start(&world) else {
-        return;
-    };
-    let hub = world.place("h").join("hub.toml");
-    let text = std::fs::read_to_string(&hub).unwrap();
-    std::fs::write(&hub, text.replace("198.51.100.1:4430", "hub.hawser.test:4430")).unwrap();
-    let mut wall = world.inside("c", "nft");
-    wall.arg("delete table inet wall");
-    good(wall);
     let _hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let mut client = world.start("c", &["up", &invitation, "--foreground"]);
@@ -231,18 +235,9 @@ fn a_hub_that_has_moved_is_found_by_its_name_behind_the_switch() {
 #[test]
 fn a_client_that_runs_follows_a_hub_to_its_new_address() {
     for (name, config) in [("follow", "exclude = [\"home\"]\n"), ("folsw", CLOSED)] {
-        let Some((world, _behind)) = world(name, config) else {
+        let Some((world, _behind, resolver)) = world_by_name(name, config) else {
             return;
         };
-        let Some(resolver) = Resolver::start(&world) else {
-            return;
-        };
-        let hub = world.place("h").join("hub.toml");
-        let text = std::fs::read_to_string(&hub).unwrap();
-        std::fs::write(&hub, text.replace("198.51.100.1:4430", "hub.hawser.test:4430")).unwrap();
-        let mut wall = world.inside("c", "nft");
-        wall.arg("delete table inet wall");
-        good(wall);
         let _hub = world.start("h", &["hub", "run"]);
         let invitation = world.invite();
         let _client = world.start("c", &["up", &invitation, "--foreground"]);

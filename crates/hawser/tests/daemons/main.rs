@@ -286,6 +286,115 @@ fn a_network_over_its_quota_leaves_the_tunnel_and_the_transfer_goes_on() {
     });
 }
 
+/// Usage belongs to a device, also under another name.
+#[test]
+fn two_devices_that_swap_names_keep_their_usage_and_the_swap_is_named() {
+    let Some(world) = World::new("swap") else { return };
+    let server = world.add_server();
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    std::fs::create_dir_all(world.place("c")).unwrap();
+    let text = "[networks.fiber]\nquota = \"10GB\"\n";
+    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    Transfer::start(&server, &world.open("c")).finish();
+    let used = |world: &World, name: &str| {
+        let networks = world.status("c")["networks"].clone();
+        let mut networks = networks.as_array().unwrap().iter();
+        let network = networks.find(|network| network["name"] == name);
+        network.and_then(|network| network["usage"]["total_bytes"].as_u64())
+    };
+    world.wait("counted", |world| used(world, "fiber") > Some(1_000_000));
+    let namespace = world.namespace("c");
+    let small = used(&world, "lte").unwrap();
+    let large = used(&world, "fiber").unwrap();
+    assert!(
+        large > 2 * small,
+        "fiber {large} and lte {small}: the test needs a difference"
+    );
+    let swap = || {
+        for (from, to) in [("fiber", "other"), ("lte", "fiber"), ("other", "lte")] {
+            world.ip(&namespace, &format!("link set {from} down"));
+            world.ip(&namespace, &format!("link set {from} name {to}"));
+            world.ip(&namespace, &format!("link set {to} up"));
+        }
+        for (device, metric) in [("lte", 110), ("fiber", 111)] {
+            let mut ip = world.inside("c", "ip");
+            ip.args(["-br", "-4", "addr", "show", device]);
+            let said = String::from_utf8(good(ip).stdout).unwrap();
+            let net = if said.contains("10.0.10.2") { 10 } else { 11 };
+            world.ip(
+                &namespace,
+                &format!("route replace default via 10.0.{net}.1 dev {device} metric {metric}"),
+            );
+        }
+    };
+    swap();
+    world.wait("named", |world| {
+        let notice = world.status("c")["notice"].to_string();
+        notice.contains("fiber is another device now")
+    });
+    world.wait("on both networks again", |world| {
+        active(world) == ["fiber", "lte"]
+    });
+    assert!(
+        used(&world, "lte") >= Some(large),
+        "the large sum went with its device"
+    );
+    assert!(
+        used(&world, "fiber") < Some(large),
+        "the quota is charged with its own device"
+    );
+    // Settings that are for a device follow it.
+    let mut cat = world.inside("c", "cat");
+    cat.arg("/sys/class/net/fiber/address");
+    let address = String::from_utf8(good(cat).stdout).unwrap();
+    let text = format!(
+        "[networks.fiber]\ndevice = \"{}\"\nquota = \"7GB\"\n",
+        address.trim()
+    );
+    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    good(world.hawser("c", &["reload"]));
+    let quota = |world: &World, name: &str| {
+        let networks = world.status("c")["networks"].clone();
+        let mut networks = networks.as_array().unwrap().iter();
+        let network = networks.find(|network| network["name"] == name);
+        network.is_some_and(|network| network["usage"]["quota_bytes"] == 7_000_000_000_u64)
+    };
+    world.wait("as before", |world| quota(world, "fiber") && !quota(world, "lte"));
+    swap();
+    world.wait("the settings follow", |world| {
+        quota(world, "lte") && !quota(world, "fiber")
+    });
+}
+
+/// A client of DHCP that is not bound to the interface asks a server beyond the link.
+#[test]
+fn renewals_of_leases_leave_outside_the_tunnel() {
+    for config in [
+        "",
+        "kill_switch = true\n",
+        "[[rule]]\nport = 1\nvia = \"direct\"\n",
+    ] {
+        let Some(world) = World::new("renew") else { return };
+        world.init();
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
+        let _hub = world.start("h", &["hub", "run"]);
+        let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("up", is_up);
+        let way = |ports: &str| {
+            let mut ip = world.inside("c", "ip");
+            let question = format!("route get 203.0.113.67 ipproto udp {ports}");
+            ip.args(question.split_whitespace());
+            String::from_utf8(good(ip).stdout).unwrap()
+        };
+        assert!(way("sport 68 dport 67").contains(" dev fiber "), "{config}");
+        assert!(way("sport 68 dport 68").contains(" dev hawser0 "), "{config}");
+    }
+}
+
 #[test]
 fn a_network_over_its_quota_becomes_a_backup_at_both_ends() {
     let Some(world) = World::new("qb") else { return };

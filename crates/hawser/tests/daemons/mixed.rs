@@ -12,7 +12,7 @@ use std::time::Duration;
 use hawser_linux::netns::Namespace;
 
 use crate::hubs::lengthen;
-use crate::world::{World, good, is_up, run};
+use crate::world::{World, active, good, is_up, run};
 
 const SERVER: &str = "203.0.113.2";
 /// Known only to the resolver of `lte`.
@@ -281,6 +281,61 @@ fn a_rule_may_be_for_one_machine_behind() {
     std::fs::write(world.place("c").join("client.toml"), config("192.168.7.128/25")).unwrap();
     good(world.hawser("c", &["reload"]));
     assert_eq!(from(&behind, SERVER, DIRECT).unwrap().0, HUB, "it is for others");
+}
+
+#[test]
+fn only_the_lans_that_are_named_are_forwarded_for() {
+    let config = |lan: &str| format!("forward = [\"{lan}\"]\n{RULES}");
+    let Some(world) = world("mlan", &config("home")) else {
+        return;
+    };
+    let behind = add_machine_behind(&world);
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("up", is_up);
+    world.wait("through", |_| {
+        from(&behind, SERVER, THROUGH).is_ok_and(|(way, _)| way == HUB)
+    });
+    assert!(CABLES.contains(&from(&behind, SERVER, DIRECT).unwrap().0.as_str()));
+    std::fs::write(world.place("c").join("client.toml"), config("br-lan")).unwrap();
+    good(world.hawser("c", &["reload"]));
+    for port in [THROUGH, DIRECT] {
+        assert!(from(&behind, SERVER, port).is_err(), "port {port} of another LAN");
+    }
+    assert_eq!(seen(&world, THROUGH), HUB, "this machine's own go on");
+}
+
+/// Two uplinks without a default route in the main table, each with a table of its own.
+#[test]
+fn uplinks_whose_default_routes_are_in_other_tables_carry_the_tunnel_and_rules_past_it() {
+    for (name, config, is_mixed) in [("tabh", "", false), ("tabm", RULES, true)] {
+        let Some(world) = world(name, config) else { return };
+        let client = world.namespace("c");
+        for (device, table) in [("fiber", 101), ("lte", 102)] {
+            let net = if device == "fiber" { 10 } else { 11 };
+            world.ip(&client, &format!("route del default dev {device}"));
+            world.ip(
+                &client,
+                &format!("route add default via 10.0.{net}.1 dev {device} table {table}"),
+            );
+            world.ip(&client, &format!("rule add from 10.0.{net}.2 lookup {table}"));
+        }
+        let before = world.system("c");
+        let _hub = world.start("h", &["hub", "run"]);
+        let mut up = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("up over both", |world| is_up(world) && active(world).len() == 2);
+        assert_eq!(seen(&world, THROUGH), HUB, "{name}");
+        if is_mixed {
+            assert!(CABLES.contains(&seen(&world, DIRECT).as_str()), "{name}");
+        }
+        let mut renewal = world.inside("c", "ip");
+        let question = "route get 203.0.113.67 ipproto udp sport 68 dport 67";
+        renewal.args(question.split(' '));
+        let led = String::from_utf8(good(renewal).stdout).unwrap();
+        assert!(!led.contains("hawser0"), "{led}");
+        up.signal("-TERM");
+        assert_eq!(world.system("c"), before, "{name}");
+    }
 }
 
 #[test]

@@ -427,6 +427,27 @@ fn a_hub_in_a_private_network_is_no_hub_unless_it_is_named() {
     world.wait("on both", |world| active(world) == ["bob's modem", "fiber"]);
 }
 
+/// Questions for neighbours are let out, and what members carry is.
+#[test]
+fn members_are_found_and_taken_under_a_kill_switch() {
+    let Some(world) = World::new("nkill") else { return };
+    BOB.build(&world, "20mbit");
+    taker(&world, &[]);
+    world.init();
+    let text = "kill_switch = true\nexclude = [\"lte\"]\n[pool]\nneighbours = true\n";
+    std::fs::write(world.place("c").join("client.toml"), text).unwrap();
+    good(world.hawser("c", &["pool", "trust", "bob", &code(&world, "d")]));
+    let _hub = world.start("h", &["hub", "run"]);
+    let allowed = format!("alice={}", code(&world, "c"));
+    let _bob = BOB.share(&world, &["--allow", &allowed]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("found", |world| active(world) == ["bob's modem", "fiber"]);
+    assert!(
+        !world.ping("192.168.20.2"),
+        "nothing else leaves for the neighbour"
+    );
+}
+
 #[test]
 fn a_member_is_found_by_its_tag_and_a_loop_is_refused() {
     let Some(world) = World::new("n5") else { return };

@@ -15,13 +15,13 @@ use super::Client;
 pub(super) type Found = Vec<(KeyHash, Vec<SocketAddr>)>;
 
 /// Look-ups: when they begin, and what they find.
-pub(super) struct Looking {
+pub(super) struct NameLookups {
     pace: Pace,
     found: mpsc::UnboundedSender<Found>,
     finding: mpsc::UnboundedReceiver<Found>,
 }
 
-impl Looking {
+impl NameLookups {
     pub(super) fn new() -> Self {
         let (found, finding) = mpsc::unbounded_channel();
         Self {
@@ -89,15 +89,15 @@ pub(super) fn in_turn(
 
 impl Client {
     /// Looks the names of hubs up where that is due. To be called after each event.
-    pub(super) fn see_to_names(&mut self) {
+    pub(super) fn poll_name_lookups(&mut self) {
         let now = self.now();
-        if !self.looking.pace.poll(self.silent_with_networks(), now) {
+        if !self.name_lookups.pace.poll(self.silent_with_networks(), now) {
             return;
         }
         let (hubs, config, found) = (
             self.hubs.records(),
             self.config.clone(),
-            self.looking.found.clone(),
+            self.name_lookups.found.clone(),
         );
         hawser_linux::tasks::spawn(async move {
             let lookups = hubs
@@ -107,9 +107,9 @@ impl Client {
         });
     }
 
-    /// Returns the time of the next [`Self::see_to_names`], if nothing else happens.
+    /// Returns the time of the next [`Self::poll_name_lookups`], if nothing else happens.
     pub(super) fn names_due(&self) -> Option<tokio::time::Instant> {
-        let due = self.looking.pace.due(self.silent_with_networks())?;
+        let due = self.name_lookups.pace.due(self.silent_with_networks())?;
         Some(self.driver.at(due))
     }
 
@@ -121,7 +121,7 @@ impl Client {
     /// Leads the networks to where the hub is now, unless it has answered meanwhile.
     pub(super) fn on_resolved(&mut self, found: Found) {
         let now = self.now();
-        self.looking.pace.handle_ended(now);
+        self.name_lookups.pace.handle_ended(now);
         if self.hubs.choice.silent_since().is_none() {
             return;
         }
@@ -193,7 +193,7 @@ mod tests {
         assert!(pace.poll(silent, at(113)));
         pace.handle_ended(at(114));
         assert_eq!(pace.due(None), None, "it answers");
-        assert_eq!(pace.due(Some(at(118))), Some(at(121)), "silent anew");
+        assert_eq!(pace.due(Some(at(118))), Some(at(121)), "silent again");
     }
 
     #[test]
