@@ -32,6 +32,7 @@ use hawser_linux::wireless::air::{AirSocket, EthernetTap};
 use hawser_linux::wireless::cards::Wireless;
 use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{Radiotap, Writer};
+use hawser_radio::juggler::sequence::{Duplicates, SequenceNumbers};
 use hawser_radio::juggler::{
     Config, Event, Juggler, NetworkConfig, NetworkId, Shares, SharesConfig, State, Wake,
 };
@@ -309,7 +310,8 @@ struct Member {
     writer: Writer,
     ssid: Vec<u8>,
     is_5ghz: bool,
-    last_sequence: Option<u16>,
+    numbers: SequenceNumbers,
+    duplicates: Duplicates,
     /// When its access point was last heard.
     heard_at: Clock,
 }
@@ -388,7 +390,8 @@ impl Driver {
                 },
                 ssid: heard.ssid,
                 is_5ghz: heard.frequency > 5000,
-                last_sequence: None,
+                numbers: SequenceNumbers::default(),
+                duplicates: Duplicates::default(),
                 heard_at: Clock::now(),
             });
         }
@@ -438,10 +441,12 @@ impl Driver {
             }
         }
         // Nobody is left with packets for somebody who does not come back.
-        let own = |member: &&Member| matches!(member.surface, Surface::Device(_));
-        for member in self.members.iter().filter(own) {
+        let own = |member: &&mut Member| matches!(member.surface, Surface::Device(_));
+        for member in self.members.iter_mut().filter(own) {
             let header = Radiotap::to_send(Rate::lowest(member.is_5ghz));
-            let _ = self.air.send(&header, &member.writer.deauthenticate());
+            let mut goodbye = member.writer.deauthenticate();
+            member.numbers.assign(&mut goodbye);
+            let _ = self.air.send(&header, &goodbye);
         }
     }
 

@@ -43,12 +43,14 @@ impl Driver {
         }
     }
 
-    fn send_frame(&mut self, place: usize, bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
+    fn send_frame(&mut self, place: usize, mut bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
         let rate = if let Frame::Data { packet, .. } = what.body {
             self.rate_of(packet).unwrap_or(self.rate.units())
         } else {
             Rate::lowest(self.members[place].is_5ghz)
         };
+        // A station of the kernel's has counted without the frames that are written here.
+        self.members[place].numbers.assign(&mut bytes);
         if matches!(self.air.send(&Radiotap::to_send(rate), &bytes), Ok(true)) {
             self.flying.push_back(Flying {
                 bytes,
@@ -121,6 +123,9 @@ impl Driver {
         if let Some(envelope) = bytes::envelope(frame)
             && let Some(place) = self.place_of(envelope.from)
         {
+            if envelope.to == self.own && self.is_duplicate(place, frame) {
+                return;
+            }
             if envelope.to == self.own && envelope.sort == Sort::Data {
                 let bytes = u32::try_from(frame.len()).unwrap_or(0);
                 self.shares.handle_carried(place, bytes, self.now());
@@ -134,6 +139,13 @@ impl Driver {
             self.on_frame(&frame, said.signal);
             self.carry_out();
         }
+    }
+
+    /// Returns whether a frame to this station is a retry of one that was read already. A station
+    /// of the kernel's finds that out by itself.
+    fn is_duplicate(&mut self, place: usize, frame: &[u8]) -> bool {
+        let member = &mut self.members[place];
+        matches!(member.surface, Surface::Device(_)) && member.duplicates.handle_frame(frame)
     }
 
     fn place_of(&self, access_point: [u8; 6]) -> Option<usize> {
@@ -179,12 +191,7 @@ impl Driver {
                 source,
                 ether: (kind, payload),
                 more,
-                sequence: (number, is_again),
             } if is_ours || (is_for_all && source != own) => {
-                if is_again && member.last_sequence == Some(number) {
-                    return;
-                }
-                member.last_sequence = Some(number);
                 let ethernet = [&destination[..], &source, &kind.to_be_bytes(), payload].concat();
                 if let Surface::Device(tap) = &member.surface
                     && is_for_all

@@ -33,6 +33,7 @@ mod dhcp;
 mod frames;
 mod handoff;
 mod network;
+pub mod sequence;
 mod shares;
 mod switching;
 #[cfg(test)]
