@@ -116,7 +116,7 @@ fn kind(kind: Kind) -> &'static str {
 pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
     let (wireless, cards) = open().await?;
     let interfaces = wireless.interfaces().await?;
-    let known = saved::known(&config.radio);
+    let known = saved::read(&config.radio).known;
     let mut found: BTreeMap<[u8; 6], (i32, Value)> = BTreeMap::new();
     let mut has_listened = false;
     for card in &cards {
@@ -163,12 +163,19 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
     Ok(json!({ "networks": all.into_iter().map(|(_, value)| value).collect::<Vec<_>>() }))
 }
 
-/// The networks that may be joined, and who knows them.
+/// The saved networks, who knows them, and why those that are not joined are not.
 #[must_use]
 pub fn known(config: &RadioConfig) -> Value {
-    let known = saved::known(config);
-    let one = |(ssid, network): (&Vec<u8>, &saved::KnownNetwork)| json!({ "ssid": legible(ssid), "known_by": network.source });
-    known.iter().map(one).collect()
+    let saved = saved::read(config);
+    let known = saved
+        .known
+        .values()
+        .map(|one| json!({ "ssid": legible(&one.ssid), "known_by": one.source }));
+    let unfit = saved
+        .unfit
+        .values()
+        .map(|one| json!({ "ssid": legible(&one.ssid), "known_by": one.source, "not_joined": one.why }));
+    known.chain(unfit).collect()
 }
 
 async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {

@@ -12,9 +12,10 @@ use hawser_linux::wireless::written;
 use hawser_radio::stations::{Bssid, Heard, Room, channel};
 use serde_json::{Value, json};
 
+use super::saved::{KnownNetwork, OwnAddress};
 use super::slots::{self, Slots, Turns};
 use super::supplicant::Way;
-use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, legible};
+use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, addresses, legible};
 
 impl CardState {
     /// All channels are scanned then.
@@ -55,7 +56,7 @@ impl Keeper {
             return Ok(());
         }
         if let Some(listener) = self.listener(number, &others) {
-            self.hear(wireless, number, listener, is_hasty).await?;
+            self.hear(wireless, number, (listener, &taken), is_hasty).await?;
             self.scan(wireless, number, listener, &room);
         } else {
             // Somebody has to listen.
@@ -105,7 +106,7 @@ impl Keeper {
         &mut self,
         wireless: &Wireless,
         card: u32,
-        listener: u32,
+        (listener, taken): (u32, &[Vec<u8>]),
         is_hasty: bool,
     ) -> anyhow::Result<()> {
         let now = self.now();
@@ -117,7 +118,17 @@ impl Keeper {
         }
         state.hear_at = Clock::now() + HEAR_EVERY;
         for heard in wireless.heard(listener).await? {
-            let known = self.known.get(&heard.ssid);
+            if let Some(unfit) = self
+                .unfit
+                .get(&heard.ssid)
+                .filter(|_| !taken.contains(&heard.ssid))
+            {
+                let (ssid, why, by) = (legible(&heard.ssid), &unfit.why, unfit.source);
+                let text = format!("Wi-Fi network {ssid} is not joined: {why} (saved by {by})");
+                self.refused.insert(heard.ssid.clone(), text);
+            }
+            let is_meant = |known: &&KnownNetwork| known.bssid.is_none_or(|only| only == heard.bssid);
+            let known = self.known.get(&heard.ssid).filter(is_meant);
             if known.is_some_and(|known| heard.security.fits(known.protection)) {
                 state.tour.handle_heard(heard.frequency);
                 state.planner.handle_heard(heard, now);
@@ -226,12 +237,16 @@ impl Keeper {
             channels: MOST_SLOTS,
             held: Vec::new(),
         };
-        // To try a password again that was refused would end the slots of the others.
+        // To try a password again that was refused would end the slots of the others; and all
+        // stations of a card in slots have one address, of Hawser's choice.
         let refused = &self.refused;
+        let is_free =
+            |known: &KnownNetwork| matches!(known.address, OwnAddress::OfNetwork | OwnAddress::Random);
         let in_slots = |heard: &Heard| {
             heard.frequency < FIRST_OF_6_GHZ
                 && (heard.security.open || hwsim::is_there())
                 && !refused.contains_key(&heard.ssid)
+                && self.known.get(&heard.ssid).is_some_and(is_free)
         };
         let all = state.planner.propose(&room, taken, now, in_slots);
         if all.len() <= chosen.len().max(1) {
@@ -253,7 +268,7 @@ impl Keeper {
         let [monitor, names @ ..] = &names[..] else {
             return Ok(false);
         };
-        let address = self.address(None)?;
+        let address = self.address(card, None)?;
         for heard in &all {
             let ssid = legible(&heard.ssid);
             tracing::info!(
@@ -333,8 +348,9 @@ impl Keeper {
             .filter(|station| station.card != card.number && station.joins.is_some())
             .count();
         let allowed = self.config.radio.stations.saturating_sub(elsewhere);
+        let others: Vec<_> = others.iter().map(|one| one.address).collect();
         Room {
-            stations: stations.min(allowed),
+            stations: stations.min(allowed).min(addresses::room(card, &others)),
             channels,
             held,
         }

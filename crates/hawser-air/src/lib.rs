@@ -17,6 +17,7 @@
 //! | which cards there are, and what they hear | `cards.rs` |
 //! | which networks are joined, when | `choosing.rs`, with `hawser_radio::stations` |
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
+//! | which addresses a card can tell apart | `addresses.rs` |
 //! | a card that several networks share in turn | `slots.rs` |
 //! | what `status` says | `shown.rs` |
 //! | what packets take of the air | `airtimes.rs` |
@@ -24,6 +25,7 @@
 //! A newcomer starts with `Keeper::run`.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod airtimes;
 pub mod cards;
 mod choosing;
@@ -57,7 +59,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use airtimes::Airtimes;
-pub(crate) use saved::KnownNetwork;
+use saved::{KnownNetwork, Unfit};
 use shown::Carried;
 use slots::Slots;
 use supplicant::{Control, Supplicant};
@@ -114,6 +116,7 @@ impl Radio {
             config: config.clone(),
             is_tunnel,
             known: BTreeMap::new(),
+            unfit: BTreeMap::new(),
             known_at: None,
             tell,
             dhcp,
@@ -201,6 +204,8 @@ struct Keeper {
     /// No connection is bound to one of the networks.
     is_tunnel: bool,
     known: BTreeMap<Vec<u8>, KnownNetwork>,
+    /// Saved networks that are not joined, and why.
+    unfit: BTreeMap<Vec<u8>, Unfit>,
     known_at: Option<Clock>,
     tell: watch::Sender<View>,
     dhcp: watch::Sender<BTreeSet<String>>,
@@ -217,7 +222,7 @@ struct Keeper {
     scanned: Arc<Notify>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
-    /// Networks whose password was refused, and what is said of that.
+    /// Networks in reach that cannot be joined (a refused password, an unfit profile), and why.
     refused: BTreeMap<Vec<u8>, String>,
     /// The simulated cards of this kernel are somebody else's.
     has_others_cards: bool,
@@ -338,7 +343,9 @@ impl Keeper {
             return Ok(());
         }
         if self.known_at.is_none_or(|at| at.elapsed() > KNOWN_FOR) {
-            let before = std::mem::replace(&mut self.known, saved::known(&self.config.radio));
+            let saved = saved::read(&self.config.radio);
+            self.unfit = saved.unfit;
+            let before = std::mem::replace(&mut self.known, saved.known);
             // A password that somebody has changed since may be right.
             let known = &self.known;
             self.refused.retain(|ssid, _| known.get(ssid) == before.get(ssid));

@@ -130,6 +130,11 @@ pub struct Card {
     pub name: String,
     /// Its driver, where the system says it.
     pub driver: Option<String>,
+    /// Its own address.
+    pub address: [u8; 6],
+    /// The bits in which its interfaces' addresses may differ from its own; all zero where its
+    /// driver declares none.
+    pub address_mask: [u8; 6],
     /// Whether it can be a station at all.
     pub has_stations: bool,
     /// The frequencies that it may use where it is, MHz; those of Wi-Fi alone.
@@ -253,6 +258,8 @@ impl Wireless {
         let mut cards: Vec<_> = found.into_values().collect();
         for card in &mut cards {
             card.driver = driver(&card.name);
+            card.address = address(&card.name, "macaddress");
+            card.address_mask = address(&card.name, "address_mask");
         }
         Ok(cards)
     }
@@ -684,6 +691,14 @@ fn kbps(rate: &[Nl80211RateInfo]) -> Option<u32> {
 fn driver(card: &str) -> Option<String> {
     let link = std::fs::read_link(format!("/sys/class/ieee80211/{card}/device/driver")).ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Returns an address that the system has a file for; zero where there is none.
+fn address(card: &str, file: &str) -> [u8; 6] {
+    let text = std::fs::read_to_string(format!("/sys/class/ieee80211/{card}/{file}"));
+    text.ok()
+        .and_then(|text| super::address(text.trim()))
+        .unwrap_or_default()
 }
 
 // Source: linux/nl80211.h, linux/netlink.h.
