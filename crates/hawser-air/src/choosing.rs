@@ -23,6 +23,27 @@ impl CardState {
         self.is_all_due = true;
         self.scan_at = at;
     }
+
+    /// Slots have ended. Those that have served nobody are tried again after twice the time: the
+    /// stations that work are left for them first.
+    fn handle_slots_ended(&mut self, has_served: bool, reason: Option<String>) {
+        if has_served {
+            self.slots_failures = 0;
+        } else {
+            let pause = SLOTS_AGAIN * (1 << self.slots_failures.min(MOST_DOUBLINGS));
+            self.slots_at = Clock::now() + pause;
+            self.slots_failures += 1;
+        }
+        let name = &self.card.name;
+        self.slots_ended = reason.map(|reason| format!("Wi-Fi card {name} ends its slots: {reason}"));
+    }
+}
+
+/// Returns whether slots can serve an access point: the kernel sends what a monitor interface is
+/// given only on channels where an access point could begin at once (no radar, and no other reason
+/// to be silent), and 802.11a and g are not spoken at 6 GHz.
+fn may_send_in_slots(card: &Card, heard: &Heard) -> bool {
+    heard.frequency < FIRST_OF_6_GHZ && card.beacons.contains(&heard.frequency)
 }
 
 impl Keeper {
@@ -163,11 +184,14 @@ impl Keeper {
         if lost.is_empty() && slots.is_alive() && enabled {
             return Ok(true);
         }
+        let has_served = all.iter().any(|shown| shown.is_joined);
+        let reason = slots.reason();
         for shown in lost {
             let ssid = legible(&shown.joins.ssid);
             tracing::info!(network = shown.name, ssid, "lost");
             state.planner.handle_failed(shown.joins.bssid, now);
         }
+        state.handle_slots_ended(has_served, reason);
         state.look_everywhere(Clock::now());
         self.end_slots(card).await;
         Ok(false)
@@ -230,6 +254,8 @@ impl Keeper {
         };
         let is_fit = state.card.has_active_monitor && others.is_empty() && Clock::now() >= state.slots_at;
         if !self.config.radio.slots || !is_fit {
+            let ended = state.slots_ended.clone().filter(|_| self.config.radio.slots);
+            ended.into_iter().for_each(|text| self.notice(text));
             return Ok(false);
         }
         let room = Room {
@@ -242,17 +268,30 @@ impl Keeper {
         let refused = &self.refused;
         let is_free =
             |known: &KnownNetwork| matches!(known.address, OwnAddress::OfNetwork | OwnAddress::Random);
+        let silent = state
+            .planner
+            .propose(&room, taken, now, |heard| !may_send_in_slots(&state.card, heard));
         let in_slots = |heard: &Heard| {
-            heard.frequency < FIRST_OF_6_GHZ
+            may_send_in_slots(&state.card, heard)
                 && (heard.security.open || hwsim::is_there())
                 && !refused.contains_key(&heard.ssid)
                 && self.known.get(&heard.ssid).is_some_and(is_free)
         };
         let all = state.planner.propose(&room, taken, now, in_slots);
+        let ended = state.slots_ended.clone();
+        let silent = silent.into_iter().map(|heard| {
+            let (ssid, channel) = (legible(&heard.ssid), channel(heard.frequency));
+            format!("slots do not serve {ssid}: a monitor interface may not send on channel {channel} here")
+        });
+        for text in silent.chain(ended) {
+            self.notice(text);
+        }
         if all.len() <= chosen.len().max(1) {
             return Ok(false);
         }
-        state.slots_at = Clock::now() + SLOTS_AGAIN;
+        if let Some(state) = self.cards.get_mut(&card) {
+            state.slots_at = Clock::now() + SLOTS_AGAIN;
+        }
         let medium = self.medium().await;
         let all: Vec<_> = all
             .into_iter()
@@ -507,3 +546,32 @@ const MOST_WEIGHT: u32 = 10;
 const MOST_SLOTS: usize = 4;
 /// After slots that ended: everything is looked for first.
 const SLOTS_AGAIN: Duration = Duration::from_secs(20);
+/// Up to 21 minutes between slots that serve nobody.
+const MOST_DOUBLINGS: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_serve_only_channels_where_the_card_may_send_at_once() {
+        let card = Card {
+            frequencies: vec![2412, 2467, 5180, 5260, 5955],
+            // 2467 MHz is one to listen on, 5260 MHz one of radar.
+            beacons: vec![2412, 5180, 5955],
+            ..Card::default()
+        };
+        let heard = |frequency| Heard {
+            bssid: [2, 0, 0, 0, 0, 1],
+            ssid: b"office".to_vec(),
+            frequency,
+            signal: -50,
+            security: hawser_radio::stations::beacon::Security::default(),
+        };
+        let served = card
+            .frequencies
+            .iter()
+            .filter(|mhz| may_send_in_slots(&card, &heard(**mhz)));
+        assert_eq!(served.copied().collect::<Vec<_>>(), [2412, 5180]);
+    }
+}

@@ -127,6 +127,7 @@ impl Radio {
             supplicant_at: None,
             interfaces: Vec::new(),
             cards: BTreeMap::new(),
+            cards_at: None,
             scanned: Arc::new(Notify::new()),
             stations: BTreeMap::new(),
             notices: Vec::new(),
@@ -218,6 +219,8 @@ struct Keeper {
     /// All Wi-Fi interfaces, as they were when last looked at.
     interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
+    /// When the kernel was last asked for them.
+    cards_at: Option<Clock>,
     /// A scan is over.
     scanned: Arc<Notify>,
     stations: BTreeMap<String, Station>,
@@ -247,6 +250,10 @@ struct CardState {
     slots: Option<Slots>,
     /// When slots may be tried again.
     slots_at: Clock,
+    /// Slots in a row that have served nobody.
+    slots_failures: u32,
+    /// Why the latest slots have ended by themselves.
+    slots_ended: Option<String>,
 }
 
 /// A station interface of ours.
@@ -386,9 +393,10 @@ impl Keeper {
         let (mut present, mut known) = (BTreeSet::new(), BTreeSet::new());
         present.extend(names.filter(|name| !name.starts_with(STATION)));
         known.extend(self.cards.values().map(|state| state.card.name.clone()));
-        if present == known {
+        if present == known && self.cards_at.is_some_and(|at| at.elapsed() < CARDS_FOR) {
             return Ok(());
         }
+        self.cards_at = Some(Clock::now());
         let mut cards = wireless.cards().await?;
         // Simulated ones of ours carry networks of a card in slots.
         cards.retain(|card| !card.name.starts_with(STATION));
@@ -401,6 +409,11 @@ impl Keeper {
             self.cards.remove(&number);
         }
         for card in cards {
+            // Where it may send changes with the country, and with what it hears.
+            if let Some(state) = self.cards.get_mut(&card.number) {
+                state.card = card;
+                continue;
+            }
             self.cards.entry(card.number).or_insert_with(|| CardState {
                 card,
                 planner: Stations::new(),
@@ -411,6 +424,8 @@ impl Keeper {
                 tour: Tour::default(),
                 slots: None,
                 slots_at: Clock::now(),
+                slots_failures: 0,
+                slots_ended: None,
             });
         }
         Ok(())
@@ -553,6 +568,9 @@ const TICK_WITHOUT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// How often the machine's saved networks are read again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// How often the kernel is asked what cards may do: the regulatory domain is known some seconds
+/// after the first access point is heard.
+const CARDS_FOR: Duration = Duration::from_secs(10);
 /// Joining takes 0.1 to 3 s where the signal is good.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);
 /// How long wpa_supplicant may try to come back by itself.

@@ -22,7 +22,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_config::identity::random;
 use hawser_linux::clock::use_precise_timers;
 use hawser_linux::hwsim::Cards;
@@ -33,6 +33,7 @@ use hawser_linux::wireless::cards::Wireless;
 use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{Radiotap, Writer};
 use hawser_radio::juggler::sequence::{Duplicates, SequenceNumbers};
+use hawser_radio::juggler::tuning::Tuning;
 use hawser_radio::juggler::{
     Config, Event, Juggler, NetworkConfig, NetworkId, Shares, SharesConfig, State, Wake,
 };
@@ -47,6 +48,8 @@ use relay::{Origin, Relay};
 pub(super) struct Slots {
     pub(super) monitor: String,
     shown: AllShown,
+    /// Why it has ended by itself.
+    ended: Arc<Mutex<Option<String>>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     weights: mpsc::Sender<(usize, u32)>,
@@ -145,6 +148,8 @@ impl Slots {
             signal: None,
         });
         let shown = Arc::new(Mutex::new(shown.collect()));
+        let ended = Arc::new(Mutex::new(None));
+        let end = Arc::clone(&ended);
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new()?));
         let shared = (Arc::clone(&shown), Arc::clone(&stop), Arc::clone(&waker));
         let (weights, wanted) = mpsc::channel();
@@ -155,15 +160,16 @@ impl Slots {
                 let (shown, stop, waker) = shared;
                 let on = (air, medium, index, address);
                 let driver = Driver::new(on, turns, surfaces, (shown, wanted));
-                match driver {
-                    Ok(driver) => driver.run(&stop, &waker),
-                    Err(error) => tracing::warn!(error = format!("{error:#}"), "no slots"),
+                if let Err(error) = driver.and_then(|driver| driver.run(&stop, &waker)) {
+                    let text = format!("{error:#}");
+                    *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
                 }
             })
             .context("cannot start a thread")?;
         Ok(Self {
             monitor: monitor.to_owned(),
             shown,
+            ended,
             stop,
             waker,
             weights,
@@ -189,6 +195,11 @@ impl Slots {
     /// Whether it still runs.
     pub(super) fn is_alive(&self) -> bool {
         !self.thread.is_finished()
+    }
+
+    /// Returns why it has ended by itself, in words.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Serves the network at that place for so many slots in turn.
@@ -333,8 +344,10 @@ struct Driver {
     /// What carries the frames of kernel stations, where there are any.
     medium: Option<Cards>,
     monitor: u32,
-    /// The channel that the card was last tuned to.
+    /// The channel that the card was last tuned to; none where it has not followed.
     tuned: Option<u16>,
+    /// Whether it is there, by what it hears.
+    tuning: Tuning,
     slot: Duration,
     runtime: tokio::runtime::Runtime,
     wireless: Wireless,
@@ -409,6 +422,7 @@ impl Driver {
             medium,
             monitor,
             tuned: None,
+            tuning: Tuning::default(),
             slot: turns.slot,
             runtime,
             wireless,
@@ -427,14 +441,11 @@ impl Driver {
         Instant::ZERO + self.started.elapsed()
     }
 
-    fn run(mut self, stop: &AtomicBool, waker: &Waker) {
+    fn run(mut self, stop: &AtomicBool, waker: &Waker) -> anyhow::Result<()> {
         let mut buffer = vec![0; LONGEST_FRAME];
         let mut looked_at = Clock::now();
         while !stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn(waker, &mut buffer) {
-                tracing::warn!(error = format!("{error:#}"), "the card's slots end");
-                return;
-            }
+            self.turn(waker, &mut buffer)?;
             if looked_at.elapsed() > LOOK {
                 looked_at = Clock::now();
                 self.look();
@@ -448,6 +459,7 @@ impl Driver {
             member.numbers.assign(&mut goodbye);
             let _ = self.air.send(&header, &goodbye);
         }
+        Ok(())
     }
 
     fn turn(&mut self, waker: &Waker, buffer: &mut [u8]) -> anyhow::Result<()> {
@@ -470,6 +482,9 @@ impl Driver {
                 Surface::Station(_) => self.medium.as_ref().map_or(waker.as_fd(), AsFd::as_fd),
             }))
             .collect();
+        if let Some(mhz) = self.tuning.stuck_on() {
+            bail!("it does not follow to other channels: it stays on {mhz} MHz");
+        }
         wait_readable(&sources, Some(timeout.min(LOOK)), &mut ready[..sources.len()])?;
         if ready[0] {
             waker.clear();
@@ -627,6 +642,7 @@ impl Driver {
         let mhz = frequency(channel.into());
         let tuned = self.runtime.block_on(self.wireless.tune(self.monitor, mhz));
         self.tuned = tuned.is_ok().then_some(channel);
+        self.tuning.handle_tuned(mhz, self.now());
         if let Err(error) = tuned {
             tracing::debug!(
                 error = format!("{:#}", anyhow::anyhow!(error)),
@@ -634,6 +650,12 @@ impl Driver {
                 "not tuned"
             );
         }
+    }
+
+    /// Returns the channel of a network.
+    fn channel_of(&self, place: usize) -> Option<u16> {
+        let member = self.members.get(place)?;
+        Some(self.juggler.network(member.id)?.config().channel)
     }
 
     fn device(&self, id: NetworkId) -> Option<&EthernetTap> {

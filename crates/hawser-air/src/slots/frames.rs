@@ -4,6 +4,7 @@ use std::time::{Duration, Instant as Clock};
 
 use hawser_netem::air::{Beacon, Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort};
+use hawser_radio::stations::frequency;
 
 use super::rate::Rate;
 use super::{Driver, Flying, Packet, Surface};
@@ -49,6 +50,11 @@ impl Driver {
         } else {
             Rate::lowest(self.members[place].is_5ghz)
         };
+        if self.tuned.is_none() || self.tuned != self.channel_of(place) {
+            // Where the card is, nobody is meant, and sending may be forbidden.
+            self.finish(&what, (0, false));
+            return;
+        }
         // A station of the kernel's has counted without the frames that are written here.
         self.members[place].numbers.assign(&mut bytes);
         if matches!(self.air.send(&Radiotap::to_send(rate), &bytes), Ok(true)) {
@@ -117,6 +123,13 @@ impl Driver {
             }
             return;
         }
+        let now = self.now();
+        if said
+            .frequency
+            .is_some_and(|mhz| self.tuning.handle_heard(mhz, now))
+        {
+            self.tuned = None;
+        }
         if said.is_damaged {
             return;
         }
@@ -135,10 +148,19 @@ impl Driver {
                 self.hand_to_station(place, envelope, frame, said);
             }
         }
-        if let Some(frame) = bytes::parse(frame) {
+        // A beacon of the channel before, which was read late, is no sign of a move to this one.
+        let is_late = said.frequency.is_some_and(|mhz| Some(mhz) != self.tuned_mhz());
+        if let Some(frame) = bytes::parse(frame)
+            && !(is_late && matches!(frame.heard, bytes::Heard::Beacon { .. }))
+        {
             self.on_frame(&frame, said.signal);
             self.carry_out();
         }
+    }
+
+    /// Returns the channel that the card was tuned to, MHz.
+    fn tuned_mhz(&self) -> Option<u32> {
+        self.tuned.map(|channel| frequency(channel.into()))
     }
 
     /// Returns whether a frame to this station is a retry of one that was read already. A station

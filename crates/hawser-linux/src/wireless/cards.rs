@@ -38,6 +38,14 @@ pub enum WirelessError {
         /// Why.
         source: Nl80211Error,
     },
+    /// The kernel has accepted a channel, and the card is on another.
+    #[error("the card is on {is} MHz, not on {wanted} MHz")]
+    Elsewhere {
+        /// The channel asked for, MHz.
+        wanted: u32,
+        /// The channel that it is on, MHz.
+        is: u32,
+    },
 }
 
 impl WirelessError {
@@ -454,17 +462,37 @@ impl Wireless {
             .map(drop)
     }
 
-    /// Tunes a monitor interface's card to a channel of 20 MHz, by its centre, MHz.
+    /// Tunes a monitor interface's card to a channel of 20 MHz, by its centre, MHz, and asks the
+    /// kernel which channel it is on then.
     ///
     /// # Errors
-    /// The channel is not allowed, or another interface holds the card's.
+    /// The channel is not allowed, or another interface holds the card's. The kernel reports
+    /// another channel: [`WirelessError::Elsewhere`].
     pub async fn tune(&self, index: u32, frequency: u32) -> Result<(), WirelessError> {
         let attributes = Nl80211Channel::new(index)
             .frequency(frequency)
             .channel_width(Nl80211ChannelWidth::NoHt20)
             .build();
         let request = self.handle.wireless_physic().set(attributes).execute().await;
-        collect("tune a Wi-Fi card", request).await.map(drop)
+        collect("tune a Wi-Fi card", request).await?;
+        // Not every driver reports the channel of a monitor.
+        match self.frequency(index).await? {
+            Some(is) if is != frequency => Err(WirelessError::Elsewhere {
+                wanted: frequency,
+                is,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the channel that an interface is on, MHz.
+    async fn frequency(&self, index: u32) -> Result<Option<u32>, WirelessError> {
+        let attributes = vec![Nl80211Attr::IfIndex(index)];
+        let request = self.handle.interface().get(attributes).execute().await;
+        let messages = collect("ask for a Wi-Fi interface", request).await?;
+        let found = messages.into_iter().filter_map(interface);
+        let mut own = found.filter(|one| one.index == index);
+        Ok(own.next().and_then(|one| one.frequency))
     }
 
     /// Removes an interface.

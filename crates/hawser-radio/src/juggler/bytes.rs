@@ -300,6 +300,8 @@ pub struct Radiotap {
     pub signal: Option<i8>,
     /// Its rate, where it is one of 802.11a, b or g, in units of 500 kbit/s.
     pub rate: Option<u8>,
+    /// The channel that the radio was on, MHz.
+    pub frequency: Option<u32>,
     /// Whether a check sum of four bytes ends the frame.
     pub has_check_sum: bool,
     /// Whether it arrived damaged.
@@ -332,6 +334,7 @@ impl Radiotap {
                     said.is_damaged = field[0] & 0x40 != 0;
                 }
                 2 => said.rate = Some(field[0]),
+                3 => said.frequency = word(field, 0).map(u32::from),
                 5 => said.signal = Some(field[0].cast_signed()),
                 15 => said.sent = Some(field[0] & 1 == 0),
                 17 => said.retries = field[0],
@@ -509,8 +512,8 @@ mod tests {
             .map(|(said, frame)| (said, frame.to_vec()))
             .unwrap();
         assert_eq!(
-            (said.signal, said.rate, said.sent, &frame[..]),
-            (Some(-48), Some(12), None, &b"frame"[..])
+            (said.signal, said.rate, said.frequency, said.sent, &frame[..]),
+            (Some(-48), Some(12), Some(2412), None, &b"frame"[..])
         );
         // TX flags: failed, three retries.
         let header = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];

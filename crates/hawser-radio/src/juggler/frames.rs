@@ -20,10 +20,11 @@ impl<P: Copy> Juggler<P> {
             return;
         };
         if self.phase == Phase::Active
+            && matches!(frame, Frame::Beacon(_))
             && let Some(network) = self.networks.get_mut(&id)
         {
-            // Where it is heard is where it is: its announcement of another channel may have been
-            // missed.
+            // Where its beacon is heard is where it is: its announcement of another channel may have
+            // been missed. Other frames may be of the slot before, and read late.
             network.config.channel = self.channel;
         }
         match *frame {

@@ -38,6 +38,7 @@ mod shares;
 mod switching;
 #[cfg(test)]
 mod tests;
+pub mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 
