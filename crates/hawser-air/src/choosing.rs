@@ -1,21 +1,21 @@
 //! What a card is to do: who is heard, which access points are chosen, and whether several channels
 //! are served in turn.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::bail;
+use hawser_config::AccessPoints;
 use hawser_linux::hwsim;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
-use hawser_radio::stations::{Bssid, Heard, Room, channel};
+use hawser_radio::stations::{Heard, Room, Rule, channel};
 use serde_json::{Value, json};
 
 use super::saved::{KnownNetwork, OwnAddress};
 use super::slots::{self, Slots, Turns};
 use super::supplicant::Way;
-use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, addresses, legible};
+use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, addresses, legible};
 
 impl CardState {
     /// All channels are scanned then.
@@ -54,7 +54,9 @@ impl Keeper {
         let card = state.card.clone();
         let is_own = |one: &Interface| one.card == number && self.stations.contains_key(&one.name);
         let not_ours = self.interfaces.iter().filter(|one| !is_own(one));
-        let taken: Vec<Vec<u8>> = not_ours.clone().filter_map(|one| one.ssid.clone()).collect();
+        let rule = self
+            .rule(wireless, &not_ours.clone().cloned().collect::<Vec<_>>())
+            .await?;
         let others: Vec<Interface> = not_ours
             .filter(|one| one.card == number && one.is_up)
             .cloned()
@@ -77,7 +79,8 @@ impl Keeper {
             return Ok(());
         }
         if let Some(listener) = self.listener(number, &others) {
-            self.hear(wireless, number, (listener, &taken), is_hasty).await?;
+            self.hear(wireless, number, (listener, &rule.networks), is_hasty)
+                .await?;
             self.scan(wireless, number, listener, &room);
         } else {
             // Somebody has to listen.
@@ -91,18 +94,38 @@ impl Keeper {
         else {
             return Ok(());
         };
-        let chosen = state.planner.choose(&room, &taken, now);
+        let chosen = state.planner.choose(&room, &rule, now);
         if !chosen.is_empty() && state.scanning.is_some() {
             // Joining ends it.
             state.look_everywhere(Clock::now() + REST_OF_SCAN);
         }
         if self
-            .start_slots(wireless, number, &others, (&chosen, &taken))
+            .start_slots(wireless, number, &others, (&chosen, &rule))
             .await?
         {
             return Ok(());
         }
-        self.carry_out(wireless, number, chosen).await
+        let room = Room {
+            // Until the new station has delivered, the old one is not counted.
+            stations: self.most_stations(&card, &others),
+            ..room
+        };
+        self.carry_out(wireless, number, chosen, &room).await
+    }
+
+    /// Returns which access points may be joined beside those that others have joined.
+    async fn rule(&self, wireless: &Wireless, not_ours: &[Interface]) -> anyhow::Result<Rule> {
+        let all = self.config.radio.access_points == AccessPoints::All;
+        let mut access_points = Vec::new();
+        let joined = |one: &&Interface| one.kind == Kind::Station && one.frequency.is_some();
+        for one in not_ours.iter().filter(joined).filter(|_| all) {
+            access_points.extend(wireless.link(one.index).await?.map(|link| link.bssid));
+        }
+        Ok(Rule {
+            networks: not_ours.iter().filter_map(|one| one.ssid.clone()).collect(),
+            access_points,
+            all,
+        })
     }
 
     /// Whether the card has joined nothing, and is about to join nothing.
@@ -246,7 +269,7 @@ impl Keeper {
         wireless: &Wireless,
         card: u32,
         others: &[Interface],
-        (chosen, taken): (&[Heard], &[Vec<u8>]),
+        (chosen, rule): (&[Heard], &Rule),
     ) -> anyhow::Result<bool> {
         let now = self.now();
         let Some(state) = self.cards.get_mut(&card) else {
@@ -263,6 +286,12 @@ impl Keeper {
             channels: MOST_SLOTS,
             held: Vec::new(),
         };
+        // All stations of a card in slots have one address: of a network, its distribution system
+        // would send everything to the station that spoke last.
+        let rule = &Rule {
+            all: false,
+            ..rule.clone()
+        };
         // To try a password again that was refused would end the slots of the others; and all
         // stations of a card in slots have one address, of Hawser's choice.
         let refused = &self.refused;
@@ -270,14 +299,14 @@ impl Keeper {
             |known: &KnownNetwork| matches!(known.address, OwnAddress::OfNetwork | OwnAddress::Random);
         let silent = state
             .planner
-            .propose(&room, taken, now, |heard| !may_send_in_slots(&state.card, heard));
+            .propose(&room, rule, now, |heard| !may_send_in_slots(&state.card, heard));
         let in_slots = |heard: &Heard| {
             may_send_in_slots(&state.card, heard)
                 && (heard.security.open || hwsim::is_there())
                 && !refused.contains_key(&heard.ssid)
                 && self.known.get(&heard.ssid).is_some_and(is_free)
         };
-        let all = state.planner.propose(&room, taken, now, in_slots);
+        let all = state.planner.propose(&room, rule, now, in_slots);
         let ended = state.slots_ended.clone();
         let silent = silent.into_iter().map(|heard| {
             let (ssid, channel) = (legible(&heard.ssid), channel(heard.frequency));
@@ -373,7 +402,7 @@ impl Keeper {
             return Room::default();
         }
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
-        let (stations, channels) = card.room_beside(&kinds);
+        let (_, channels) = card.room_beside(&kinds);
         let mut held: Vec<_> = others
             .iter()
             .filter(|one| one.kind != Kind::Monitor)
@@ -387,12 +416,19 @@ impl Keeper {
             .filter(|station| station.card != card.number && station.joins.is_some())
             .count();
         let allowed = self.config.radio.stations.saturating_sub(elsewhere);
-        let others: Vec<_> = others.iter().map(|one| one.address).collect();
         Room {
-            stations: stations.min(allowed).min(addresses::room(card, &others)),
+            stations: self.most_stations(card, others).min(allowed),
             channels,
             held,
         }
+    }
+
+    /// Returns how many stations of ours the card itself has room for.
+    fn most_stations(&self, card: &Card, others: &[Interface]) -> usize {
+        let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
+        let used: Vec<_> = others.iter().map(|one| one.address).collect();
+        let (stations, _) = card.room_beside(&kinds);
+        stations.min(addresses::room(card, &used))
     }
 
     pub(super) fn names_on(&self, card: u32) -> Vec<String> {
@@ -479,46 +515,6 @@ impl Keeper {
             None => state.look_everywhere(Clock::now() + SCAN_AGAIN),
         }
         false
-    }
-
-    /// Leaves what is not chosen any more, and joins what is new.
-    pub(super) async fn carry_out(
-        &mut self,
-        wireless: &Wireless,
-        card: u32,
-        chosen: Vec<Heard>,
-    ) -> anyhow::Result<()> {
-        let joined = |station: &Station| station.joins.as_ref().map(|joins| joins.heard.bssid);
-        let is_chosen = |bssid: Bssid| chosen.iter().any(|heard| heard.bssid == bssid);
-        let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
-        for (name, station) in self.stations.iter().filter(|(_, station)| station.card == card) {
-            match joined(station) {
-                Some(bssid) if is_chosen(bssid) => {
-                    kept.insert(bssid);
-                }
-                Some(_) => left.push(name.clone()),
-                None => {
-                    // It has listened; its room is wanted.
-                    if !chosen.is_empty() {
-                        left.push(name.clone());
-                    }
-                }
-            }
-        }
-        for name in left {
-            self.leave(&name).await;
-        }
-        for heard in chosen.into_iter().filter(|heard| !kept.contains(&heard.bssid)) {
-            let bssid = heard.bssid;
-            if let Err(error) = self.add(wireless, card, Some(heard)).await {
-                let now = self.now();
-                if let Some(state) = self.cards.get_mut(&card) {
-                    state.planner.handle_failed(bssid, now);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
     }
 }
 

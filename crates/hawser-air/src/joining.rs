@@ -102,6 +102,7 @@ impl Keeper {
             joins: joins.map(|heard| Joins {
                 heard,
                 state: State::Joining { since: Clock::now() },
+                received: 0,
             }),
         };
         self.stations.insert(name.to_owned(), station);

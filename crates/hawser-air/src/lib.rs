@@ -16,6 +16,7 @@
 //! | what begins and ends, and what a daemon may ask | this one ([`start`]) |
 //! | which cards there are, and what they hear | `cards.rs` |
 //! | which networks are joined, when | `choosing.rs`, with `hawser_radio::stations` |
+//! | one station in place of another | `replacing.rs` |
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
 //! | which addresses a card can tell apart | `addresses.rs` |
 //! | a card that several networks share in turn | `slots.rs` |
@@ -31,6 +32,7 @@ pub mod cards;
 mod choosing;
 mod joining;
 mod manager;
+mod replacing;
 mod saved;
 mod shown;
 mod slots;
@@ -59,6 +61,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use airtimes::Airtimes;
+use replacing::received_bytes;
 use saved::{KnownNetwork, Unfit};
 use shown::Carried;
 use slots::Slots;
@@ -269,6 +272,8 @@ struct Station {
 struct Joins {
     heard: Heard,
     state: State,
+    /// Bytes that its interface had received when it had joined.
+    received: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -459,7 +464,7 @@ impl Keeper {
     async fn follow_stations(&mut self) {
         let now = self.now();
         let live = self.live.borrow().clone();
-        let mut lost = Vec::new();
+        let (mut lost, mut received) = (Vec::new(), None);
         for (name, station) in &mut self.stations {
             let Some(joins) = &mut station.joins else { continue };
             let Some(state) = self.cards.get_mut(&station.card) else {
@@ -477,6 +482,8 @@ impl Keeper {
             match joins.state {
                 State::Joined { since } => {
                     if before != joins.state {
+                        let counted = received.get_or_insert_with(received_bytes);
+                        joins.received = counted.get(name).copied().unwrap_or(0);
                         tracing::info!(
                             network = name,
                             ssid,

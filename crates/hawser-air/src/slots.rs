@@ -12,6 +12,7 @@
 //! station in, is shown as lost, and the owner ends the slots.
 
 mod frames;
+mod packets;
 mod rate;
 mod relay;
 
@@ -41,8 +42,9 @@ use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
 
 use frames::SILENT;
+use packets::{Packet, Packets};
 use rate::Rate;
-use relay::{Origin, Relay};
+use relay::Relay;
 
 /// A card that is shared by slots; ended with [`Slots::end`].
 pub(super) struct Slots {
@@ -237,49 +239,6 @@ impl Slots {
 
 /// How each network is doing, for whoever asks.
 type AllShown = Arc<Mutex<Vec<Shown>>>;
-
-/// A packet in one of the driver's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packet(u32);
-
-/// Buffers by number: an Ethernet frame, or a whole frame of a station and how that calls it.
-#[derive(Default)]
-struct Packets {
-    all: Vec<(Vec<u8>, Option<Origin>)>,
-    free: Vec<u32>,
-}
-
-impl Packets {
-    fn put(&mut self, bytes: &[u8]) -> Packet {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.all.push((Vec::new(), None));
-            u32::try_from(self.all.len() - 1).expect("queues have bounds")
-        });
-        let (buffer, origin) = &mut self.all[number as usize];
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        *origin = None;
-        Packet(number)
-    }
-
-    fn put_from(&mut self, bytes: &[u8], origin: Origin) -> Packet {
-        let packet = self.put(bytes);
-        self.all[packet.0 as usize].1 = Some(origin);
-        packet
-    }
-
-    fn get(&self, packet: Packet) -> &[u8] {
-        &self.all[packet.0 as usize].0
-    }
-
-    fn origin(&self, packet: Packet) -> Option<Origin> {
-        self.all[packet.0 as usize].1
-    }
-
-    fn release(&mut self, packet: Packet) {
-        self.free.push(packet.0);
-    }
-}
 
 /// Where the packets of a network surface in the machine.
 enum Surface {
@@ -708,18 +667,3 @@ const AT_ONCE: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 /// Beacons come ten times a second, and a network is away for a cycle.
 const UNHEARD: Duration = Duration::from_secs(3);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_are_used_again() {
-        let mut packets = Packets::default();
-        let first = packets.put(b"one");
-        packets.release(first);
-        let second = packets.put(b"two");
-        assert_eq!((first, packets.get(second)), (second, &b"two"[..]));
-        assert_eq!(packets.all.len(), 1);
-    }
-}

@@ -110,9 +110,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use hawser_netem::air::phy::{PhyRate, Standard};
-    use hawser_netem::air::{
-        FrameLoss, FrameMedium, MediumConfig, MediumEvent, Signal, StackFrame, StationConfig,
-    };
+    use hawser_netem::air::{FrameMedium, MediumConfig, MediumEvent, Signal, StackFrame, StationConfig};
     use hawser_units::Instant;
 
     use super::*;
