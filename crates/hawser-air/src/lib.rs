@@ -17,6 +17,7 @@
 //! | which cards there are, and what they hear | `cards.rs` |
 //! | which networks are joined, when | `choosing.rs`, with `hawser_radio::stations` |
 //! | one station in place of another | `replacing.rs` |
+//! | a card that refuses, or is switched off | `obstacles.rs` |
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
 //! | which addresses a card can tell apart | `addresses.rs` |
 //! | a card that several networks share in turn | `slots.rs` |
@@ -32,6 +33,7 @@ pub mod cards;
 mod choosing;
 mod joining;
 mod manager;
+mod obstacles;
 mod replacing;
 mod saved;
 mod shown;
@@ -61,6 +63,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use airtimes::Airtimes;
+use obstacles::Refusals;
 use replacing::received_bytes;
 use saved::{KnownNetwork, Unfit};
 use shown::Carried;
@@ -257,6 +260,7 @@ struct CardState {
     slots_failures: u32,
     /// Why the latest slots have ended by themselves.
     slots_ended: Option<String>,
+    refusals: Refusals,
 }
 
 /// A station interface of ours.
@@ -379,13 +383,12 @@ impl Keeper {
             return Ok(());
         }
         for number in self.cards.keys().copied().collect::<Vec<_>>() {
-            if let Err(error) = self.work_card(&wireless, number).await {
-                let name = self
-                    .cards
-                    .get(&number)
-                    .map_or_else(String::new, |state| state.card.name.clone());
-                self.notice(format!("Wi-Fi card {name}: {error:#}"));
+            if let Some(text) = self.obstacle(number).await {
+                self.notice(text);
+                continue;
             }
+            let result = self.work_card(&wireless, number).await;
+            self.handle_work(number, result);
         }
         Ok(())
     }
@@ -431,6 +434,7 @@ impl Keeper {
                 slots_at: Clock::now(),
                 slots_failures: 0,
                 slots_ended: None,
+                refusals: Refusals::default(),
             });
         }
         Ok(())

@@ -207,6 +207,10 @@ pub struct Link {
     pub received_kbps: Option<u32>,
     /// Frames sent to it.
     pub sent: u32,
+    /// Frames received from it.
+    pub received: u32,
+    /// Bytes of both.
+    pub bytes: u64,
     /// Those that were sent again.
     pub retried: u32,
     /// Those that were given up.
@@ -415,6 +419,20 @@ impl Wireless {
                 channels.extend(messages?.into_iter().filter_map(survey));
                 Ok(channels)
             }
+        }
+    }
+
+    /// Returns the counters of [`survey`](Self::survey) by the centres of the channels, MHz: time
+    /// listened, and busy time of it. Units: ms.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub async fn busy_times(&self, index: u32) -> Result<BTreeMap<u32, (u64, u64)>, WirelessError> {
+        let attributes = Nl80211Survey::new(index).build();
+        let request = self.handle.survey().dump(attributes).execute().await;
+        match collect("survey the channels", request).await {
+            Err(error) if error.code() == Some(libc::EOPNOTSUPP) => Ok(BTreeMap::new()),
+            messages => Ok(messages?.into_iter().filter_map(busy_time).collect()),
         }
     }
 
@@ -660,6 +678,12 @@ fn heard(attributes: Vec<Nl80211Attr>) -> Option<Heard> {
 }
 
 fn survey(attributes: Vec<Nl80211Attr>) -> Option<(u32, f64)> {
+    let (frequency, (time, busy)) = busy_time(attributes)?;
+    let share = busy as f64 / time as f64;
+    Some((frequency, share.min(1.0))).filter(|_| time > 0)
+}
+
+fn busy_time(attributes: Vec<Nl80211Attr>) -> Option<(u32, (u64, u64))> {
     let infos = attributes.into_iter().find_map(|attribute| match attribute {
         Nl80211Attr::SurveyInfo(infos) => Some(infos),
         _ => None,
@@ -673,8 +697,7 @@ fn survey(attributes: Vec<Nl80211Attr>) -> Option<(u32, f64)> {
             _ => {}
         }
     }
-    let share = busy? as f64 / time as f64;
-    Some((frequency?, share.min(1.0))).filter(|_| time > 0)
+    Some((frequency?, (time, busy?)))
 }
 
 fn link(attributes: Vec<Nl80211Attr>) -> Link {
@@ -699,6 +722,10 @@ impl Link {
             Nl80211StationInfo::TxBitrate(rate) => self.sent_kbps = kbps(&rate),
             Nl80211StationInfo::RxBitrate(rate) => self.received_kbps = kbps(&rate),
             Nl80211StationInfo::TxPackets(count) => self.sent = count,
+            Nl80211StationInfo::RxPackets(count) => self.received = count,
+            Nl80211StationInfo::RxBytes64(count) | Nl80211StationInfo::TxBytes64(count) => {
+                self.bytes = self.bytes.saturating_add(count);
+            }
             Nl80211StationInfo::TxRetries(count) => self.retried = count,
             Nl80211StationInfo::TxFailed(count) => self.failed = count,
             Nl80211StationInfo::TxDuration(us) => self.air_us = Some(us),
