@@ -15,7 +15,7 @@ use hawser_linux::wireless::cards::Card;
 /// An address of the link layer.
 pub(super) type Address = [u8; 6];
 
-/// The bits in which stations of a card may differ from its address.
+/// Returns the bits in which stations of a card may differ from its address.
 pub(super) fn mask(card: &Card) -> Address {
     let driver = card.driver.as_deref().unwrap_or_default();
     if card.address_mask != [0; 6] {
@@ -27,7 +27,7 @@ pub(super) fn mask(card: &Card) -> Address {
     }
 }
 
-/// How many stations a card can tell apart beside interfaces of these addresses.
+/// Returns the number of stations that a card can tell apart beside interfaces of these addresses.
 pub(super) fn room(card: &Card, used: &[Address]) -> usize {
     let mask = mask(card);
     if mask == [0xff; 6] {
@@ -103,7 +103,7 @@ const LOCAL: u8 = 2;
 const FIRST_BYTE: [&str; 4] = ["mt76x0", "mt76x2", "ath9k", "ath5k"];
 /// Source: `mt76x02_add_interface`, bits 1 to 4.
 const FIRST_BYTE_MASK: Address = [0x1e, 0, 0, 0, 0, 0];
-/// No card has 256 stations of ours; a search ends there.
+/// Bound of a search for a free address: no card has 256 stations of ours.
 const MAX_BITS: u32 = 8;
 
 #[cfg(test)]

@@ -4,8 +4,8 @@
 //! station does not see; the share of its own that the access point did not acknowledge stands for
 //! it, as both go the same way. A frame's other times are those of 802.11a/g without aggregation.
 //!
-//! What others take of a channel is the time that its card found it busy, less what the station's
-//! own packets took by that measure ([`Airtimes::others`]); cards that count no busy time tell none.
+//! The share of others of a channel is the time that its card found it busy, less the time that the
+//! station's own packets took ([`Airtimes::others`]); cards that count no busy time tell none.
 
 use std::collections::BTreeMap;
 
@@ -17,16 +17,16 @@ use hawser_wire::airtime::Airtime;
 #[derive(Debug, Default)]
 pub(super) struct Airtimes {
     stations: BTreeMap<String, Station>,
-    /// By frequency, MHz.
+    /// Channels by frequency, MHz.
     channels: BTreeMap<u32, Channel>,
 }
 
-/// How busy a channel is.
+/// Occupation of a channel.
 #[derive(Debug)]
 struct Channel {
     /// Time listened and busy time when the share was last reckoned. Units: ms.
     counted: (u64, u64),
-    /// What packets of own stations took since. Units: seconds.
+    /// Time that packets of own stations took since. Units: seconds.
     own: f64,
     /// The share that others take, smoothed.
     others: f64,
@@ -41,8 +41,8 @@ struct Station {
     loss: f64,
     /// Frames sent, and sent again, when the loss was last reckoned.
     counted: (u32, u32),
-    /// Frames in both directions, and their bytes, when last looked at.
-    carried: (u32, u64),
+    /// Frames in both directions, and their bytes, at the last measurement.
+    counts: (u32, u64),
 }
 
 impl Airtimes {
@@ -61,7 +61,7 @@ impl Airtimes {
             bit_time: 1.0 / rate,
             loss: 0.0,
             counted: (link.sent, link.retried),
-            carried: carried(link),
+            counts: frames_and_bytes(link),
         };
         let station = self.stations.entry(name.to_owned()).or_insert_with(fresh);
         if station.bssid != link.bssid {
@@ -77,8 +77,8 @@ impl Airtimes {
         }
         let channel = u16::try_from(frequency).ok()?;
         let airtime = Frames::ofdm().shared(channel, (1.0 / station.bit_time, station.loss))?;
-        let (packets, bytes) = carried(link);
-        let (before, bytes_before) = std::mem::replace(&mut station.carried, (packets, bytes));
+        let (packets, bytes) = frames_and_bytes(link);
+        let (before, bytes_before) = std::mem::replace(&mut station.counts, (packets, bytes));
         let took = airtime.of(
             packets.wrapping_sub(before).into(),
             bytes.saturating_sub(bytes_before),
@@ -103,13 +103,13 @@ impl Airtimes {
             busy.checked_sub(channel.counted.1),
         );
         match since {
-            (Some(listened), Some(_)) if listened < LEAST_LISTENED => {}
+            (Some(listened), Some(_)) if listened < MIN_LISTENED => {}
             (Some(listened), Some(busy)) => {
                 let share = (busy as f64 - channel.own * 1e3) / listened as f64;
                 channel.others += (share.clamp(0.0, 1.0) - channel.others) / SMOOTHING;
                 (channel.counted, channel.own) = ((active, busy + channel.counted.1), 0.0);
             }
-            // The card has begun to count anew.
+            // The card has reset its counters.
             (None, _) | (_, None) => (channel.counted, channel.own) = ((active, busy), 0.0),
         }
         channel.others
@@ -117,12 +117,13 @@ impl Airtimes {
 }
 
 /// Frames in both directions, and their bytes.
-fn carried(link: &Link) -> (u32, u64) {
+fn frames_and_bytes(link: &Link) -> (u32, u64) {
     (link.sent.wrapping_add(link.received), link.bytes)
 }
 
-/// Less time listened says little: packets that are counted late weigh too much. Units: ms.
-const LEAST_LISTENED: u64 = 250;
+/// Time listened from which a share is computed: in less, packets that are counted late weigh too
+/// much. Source: a beacon interval of 102 ms, more than twice. Units: ms.
+const MIN_LISTENED: u64 = 250;
 /// Looks, half a second apart, over which is smoothed.
 const SMOOTHING: f64 = 4.0;
 /// Frames from which a loss is reckoned, as many as `hawser_radio::all_aps` wants.
@@ -155,7 +156,7 @@ mod tests {
             others = airtimes.others(2437, (1000 * look, 700 * look));
         }
         assert!((others - 0.317).abs() < 0.01, "{others}");
-        // A card that begins to count anew, and a look that is too soon, change nothing.
+        // A card that resets its counters, and a look that is too soon, change nothing.
         assert_eq!(airtimes.others(2437, (10, 3)), others);
         assert_eq!(airtimes.others(2437, (200, 200)), others);
         // Nobody else: what own packets take more than that is not counted.

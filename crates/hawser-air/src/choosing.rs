@@ -24,13 +24,13 @@ impl CardState {
         self.scan_at = at;
     }
 
-    /// Slots have ended. Those that have served nobody are tried again after twice the time: the
-    /// stations that work are left for them first.
+    /// Slots have ended. Those that have served no network are tried again after twice the time:
+    /// the stations that work are left for them first.
     fn handle_slots_ended(&mut self, has_served: bool, reason: Option<String>) {
         if has_served {
             self.slots_failures = 0;
         } else {
-            let pause = SLOTS_AGAIN * (1 << self.slots_failures.min(MOST_DOUBLINGS));
+            let pause = SLOTS_AGAIN * (1 << self.slots_failures.min(MAX_DOUBLINGS));
             self.slots_at = Clock::now() + pause;
             self.slots_failures += 1;
         }
@@ -107,7 +107,7 @@ impl Keeper {
         }
         let room = Room {
             // Until the new station has delivered, the old one is not counted.
-            stations: self.most_stations(&card, &others),
+            stations: self.card_capacity(&card, &others),
             ..room
         };
         self.carry_out(wireless, number, chosen, &room).await
@@ -417,14 +417,14 @@ impl Keeper {
             .count();
         let allowed = self.config.radio.stations.saturating_sub(elsewhere);
         Room {
-            stations: self.most_stations(card, others).min(allowed),
+            stations: self.card_capacity(card, others).min(allowed),
             channels,
             held,
         }
     }
 
     /// Returns how many stations of ours the card itself has room for.
-    fn most_stations(&self, card: &Card, others: &[Interface]) -> usize {
+    fn card_capacity(&self, card: &Card, others: &[Interface]) -> usize {
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
         let used: Vec<_> = others.iter().map(|one| one.address).collect();
         let (stations, _) = card.room_beside(&kinds);
@@ -542,8 +542,8 @@ const MOST_WEIGHT: u32 = 10;
 const MOST_SLOTS: usize = 4;
 /// After slots that ended: everything is looked for first.
 const SLOTS_AGAIN: Duration = Duration::from_secs(20);
-/// Up to 21 minutes between slots that serve nobody.
-const MOST_DOUBLINGS: u32 = 6;
+/// Bound of the pause between slots that serve no network: 21 minutes.
+const MAX_DOUBLINGS: u32 = 6;
 
 #[cfg(test)]
 mod tests {

@@ -225,7 +225,7 @@ struct Keeper {
     /// All Wi-Fi interfaces, as they were when last looked at.
     interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
-    /// When the kernel was last asked for them.
+    /// Time of the latest question to the kernel for them.
     cards_at: Option<Clock>,
     /// A scan is over.
     scanned: Arc<Notify>,
@@ -256,9 +256,9 @@ struct CardState {
     slots: Option<Slots>,
     /// When slots may be tried again.
     slots_at: Clock,
-    /// Slots in a row that have served nobody.
+    /// Slots in a row that have served no network.
     slots_failures: u32,
-    /// Why the latest slots have ended by themselves.
+    /// Reason why the latest slots have ended by themselves.
     slots_ended: Option<String>,
     refusals: Refusals,
 }
@@ -579,8 +579,8 @@ const TICK_WITHOUT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// How often the machine's saved networks are read again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
-/// How often the kernel is asked what cards may do: the regulatory domain is known some seconds
-/// after the first access point is heard.
+/// Interval of questions to the kernel about what cards may do: the regulatory domain is known some
+/// seconds after the first access point is heard. Source: our choice.
 const CARDS_FOR: Duration = Duration::from_secs(10);
 /// Joining takes 0.1 to 3 s where the signal is good.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);

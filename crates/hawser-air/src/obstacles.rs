@@ -71,8 +71,8 @@ fn switch(class: &Path, card: &str) -> Option<&'static str> {
 }
 
 impl Keeper {
-    /// Returns the reason why a card is left alone now. One that is switched off loses what it has:
-    /// its interfaces are down, and come back with it.
+    /// Returns the reason why a card is left alone now. A card that is switched off loses its
+    /// stations: its interfaces are down.
     pub(super) async fn obstacle(&mut self, card: u32) -> Option<String> {
         let state = self.cards.get(&card)?;
         let name = state.card.name.clone();
@@ -83,7 +83,7 @@ impl Keeper {
             }
             return Some(format!("Wi-Fi card {name} is switched off {how}"));
         }
-        // A card that serves goes on with what it has.
+        // A card with stations goes on serving them.
         let has_stations = self.stations.values().any(|station| station.card == card);
         let refused = self.cards.get(&card)?.refusals.obstacle(Clock::now());
         refused.filter(|_| !has_stations).map(str::to_owned)
@@ -110,11 +110,14 @@ impl Keeper {
 
 /// Source: asm-generic/errno.h.
 const EOPNOTSUPP: i32 = 95;
-/// An interface that another program removes is gone within a second.
+/// First pause after a refusal. Source: an interface that another program removes is gone within a
+/// second.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Up to four minutes: a user who mends something waits no longer.
+/// Bound of the pause, four minutes. Source: our choice; a user who mends something waits no
+/// longer.
 const MAX_DOUBLINGS: u32 = 8;
-/// A driver changes with the kernel, which asks for a new start.
+/// Pause after a refusal that lasts. Source: a driver changes with the kernel, which asks for a new
+/// start.
 const NEVER: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]

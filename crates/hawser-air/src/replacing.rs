@@ -65,8 +65,8 @@ pub(super) fn received_bytes() -> BTreeMap<String, u64> {
 
 impl Joins {
     /// Returns how far it is. `live`: the networks over which the hub answers, and its own name,
-    /// where there is a hub; without an answer over any of them, and without a hub, whatever it has
-    /// received since it joined counts.
+    /// where there is a hub; without an answer over any of them, and without a hub, each packet
+    /// that it has received since it joined counts.
     fn progress(&self, live: Option<(&BTreeSet<String>, &str)>, received: u64) -> Progress {
         let has_delivered = match live {
             Some((live, name)) if !live.is_empty() => live.contains(name),

@@ -40,22 +40,22 @@ pub(crate) struct KnownNetwork {
 /// The address that a station shows to a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OwnAddress {
-    /// One that Hawser makes for the network, the same each time.
+    /// An address that Hawser makes for the network, the same each time.
     OfNetwork,
-    /// Another one each time.
+    /// A random address, another one each time.
     Random,
     /// The card's own.
     Permanent,
-    /// This one.
+    /// An address that a profile names.
     Fixed([u8; 6]),
 }
 
 /// A saved network that Hawser does not join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
-    /// Its name, any bytes.
+    /// Name of the network, any bytes.
     pub(super) ssid: Vec<u8>,
-    /// Who knows it.
+    /// Program that has saved it.
     pub(super) source: &'static str,
     /// The reason, for its owner.
     pub(super) why: String,
@@ -67,9 +67,9 @@ type Entry = Result<KnownNetwork, Unfit>;
 /// The networks that the machine knows, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Saved {
-    /// Those that may be joined.
+    /// Networks that may be joined.
     pub(super) known: BTreeMap<Vec<u8>, KnownNetwork>,
-    /// Those of which every saved entry is unfit.
+    /// Networks of which every saved entry is unfit.
     pub(super) unfit: BTreeMap<Vec<u8>, Unfit>,
 }
 

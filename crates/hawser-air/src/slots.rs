@@ -50,7 +50,7 @@ use relay::Relay;
 pub(super) struct Slots {
     pub(super) monitor: String,
     shown: AllShown,
-    /// Why it has ended by itself.
+    /// Reason why it has ended by itself.
     ended: Arc<Mutex<Option<String>>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
@@ -305,7 +305,7 @@ struct Driver {
     monitor: u32,
     /// The channel that the card was last tuned to; none where it has not followed.
     tuned: Option<u16>,
-    /// Whether it is there, by what it hears.
+    /// Proof, by received frames, that it is there.
     tuning: Tuning,
     slot: Duration,
     runtime: tokio::runtime::Runtime,

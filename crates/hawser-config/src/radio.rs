@@ -22,7 +22,7 @@ pub struct RadioConfig {
     pub avoid: Vec<Pattern>,
     /// At most so many at a time, over all cards.
     pub stations: usize,
-    /// Whether several access points of one network are joined at a time.
+    /// Number of access points of one network that are joined at a time.
     pub access_points: AccessPoints,
     /// Whether a card that can be on one channel only may serve networks of several channels in
     /// turn. Slower than one good access point, unless what is behind each is slow.
@@ -66,7 +66,7 @@ impl RadioConfig {
     }
 }
 
-/// How many access points of one network are joined at a time.
+/// Number of access points of one network that are joined at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum AccessPoints {
     /// As many as there is room for.

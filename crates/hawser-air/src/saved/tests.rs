@@ -1,12 +1,12 @@
 use super::*;
 use hawser_config::parse;
 
-/// The networks that may be joined.
+/// Returns the networks that may be joined.
 fn known_below(root: &Path, config: &RadioConfig) -> BTreeMap<Vec<u8>, KnownNetwork> {
     read_below(root, config).known
 }
 
-/// Why the network that is saved as "office" is not joined.
+/// Returns the reason why the network that is saved as "office" is not joined.
 fn reason(root: &Path) -> String {
     let unfit = read_below(root, &config("")).unfit;
     unfit[&b"office"[..]].why.clone()

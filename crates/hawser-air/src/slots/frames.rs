@@ -6,8 +6,9 @@ use hawser_netem::air::{Beacon, Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort};
 use hawser_radio::stations::frequency;
 
+use super::packets::Packet;
 use super::rate::Rate;
-use super::{Driver, Flying, Packet, Surface};
+use super::{Driver, Flying, Surface};
 
 impl Driver {
     pub(super) fn transmit(&mut self, outgoing: Outgoing<Frame<Packet>>) {
@@ -51,7 +52,7 @@ impl Driver {
             Rate::lowest(self.members[place].is_5ghz)
         };
         if self.tuned.is_none() || self.tuned != self.channel_of(place) {
-            // Where the card is, nobody is meant, and sending may be forbidden.
+            // No receiver is on the card's channel, and sending may be forbidden there.
             self.finish(&what, (0, false));
             return;
         }

@@ -1,6 +1,13 @@
 //! Buffers of packets that wait for their slots.
 
-use super::relay::Origin;
+/// A frame of a station that waits for its slot.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Origin {
+    /// Number that its station has given it.
+    pub(super) cookie: u64,
+    /// Place in `hwsim::RATES`.
+    pub(super) rate: usize,
+}
 
 /// A packet in one of the driver's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,8 +23,8 @@ impl<P: Copy> Juggler<P> {
             && matches!(frame, Frame::Beacon(_))
             && let Some(network) = self.networks.get_mut(&id)
         {
-            // Where its beacon is heard is where it is: its announcement of another channel may have
-            // been missed. Other frames may be of the slot before, and read late.
+            // An access point is on the channel of its beacons: the announcement of another
+            // channel may have been missed. Other frames may be read after their slot.
             network.config.channel = self.channel;
         }
         match *frame {

@@ -1,8 +1,8 @@
 //! Confirms by what is heard that a radio is on the channel that it was tuned to.
 //!
-//! A driver may accept a channel and stay on another. What a station then sends reaches nobody, or
-//! is sent where it must not be. Each received frame carries the channel that it was received on;
-//! several in a row from another channel are the proof.
+//! A driver may accept a channel and stay on another. The station's frames then reach no
+//! receiver, or are sent where that is forbidden. Each received frame carries the channel that it
+//! was received on; several in a row from another channel are the proof.
 //!
 //! ```text
 //!   unknown -- a frame of the channel --> confirmed
@@ -10,7 +10,7 @@
 //!      +-- STRAYS frames of another --> elsewhere -- tuned again --> unknown
 //! ```
 //!
-//! It fails silently where frames carry no channel, or nobody else sends: then nothing is proven.
+//! Limitations: where frames carry no channel, or no other station sends, nothing is proven.
 
 use hawser_units::{Duration, Instant};
 
@@ -34,7 +34,7 @@ enum State {
 }
 
 impl Tuning {
-    /// The radio was told to be on a channel.
+    /// The radio has been tuned to a channel.
     pub fn handle_tuned(&mut self, frequency: u32, now: Instant) {
         self.wanted = Some((frequency, now));
         self.state = State::Unknown(0);
@@ -73,12 +73,14 @@ impl Tuning {
     }
 }
 
-/// Frames of the channel before may still wait in the socket: longer than a full queue of them
-/// takes to be read, shorter than a slot.
+/// Age of a tuning from which frames count. Source: longer than a full queue of frames of the
+/// channel before takes to be read, shorter than a slot.
 const LATE: Duration = Duration::from_millis(5);
-/// A driver that stamps frames while it retunes has one or two wrong.
+/// Frames in a row that prove it. Source: our choice; a driver that stamps frames while it retunes
+/// has one or two wrong.
 const STRAYS: u32 = 3;
-/// A firmware that scans may be late twice.
+/// Failures in a row after which a radio is stuck. Source: our choice; a firmware that scans may be
+/// late twice.
 const MAX_FAILURES: u32 = 3;
 
 #[cfg(test)]
@@ -89,7 +91,7 @@ mod tests {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    /// What each of these frames shows after a tuning to 2437 MHz at time zero.
+    /// Returns what each of these frames shows.
     fn shows(tuning: &mut Tuning, heard: &[(u32, u64)]) -> Vec<bool> {
         let one = |(frequency, ms): &(u32, u64)| tuning.handle_heard(*frequency, at(*ms));
         heard.iter().map(one).collect()

@@ -16,26 +16,26 @@ use super::{Bssid, Heard, Room};
 /// A station that a card has.
 #[derive(Clone, Debug)]
 pub struct Present<'a> {
-    /// What it joins, or has joined.
+    /// Access point that it joins, or has joined.
     pub heard: &'a Heard,
-    /// How far it is.
+    /// Progress of joining.
     pub progress: Progress,
 }
 
-/// How far a station is.
+/// Progress of a station.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is about to join.
+    /// The station is about to join.
     Joining,
-    /// It has joined, and no packet has come yet.
+    /// The station has joined, and no packet has come yet.
     Quiet,
-    /// It has delivered a packet.
+    /// The station has delivered a packet.
     Delivers,
-    /// It has lost its access point.
+    /// The station has lost its access point.
     Lost,
 }
 
-/// What to do, in this order.
+/// Changes to a card's stations, in this order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Stations to be left now.
@@ -44,7 +44,7 @@ pub struct Steps {
     pub join: Vec<Heard>,
 }
 
-/// Returns what to do so that a card has the chosen stations in the end.
+/// Returns the changes after which a card has the chosen stations in the end.
 ///
 /// `room`: what the card itself has room for; stations that are about to be left are counted.
 #[must_use]
@@ -206,8 +206,8 @@ mod tests {
     }
 
     proptest::proptest! {
-        /// Whatever is there and chosen, what stays and what is joined fits on the card, and once
-        /// all deliver the card has exactly what is chosen.
+        /// For all stations and choices, the stations that stay and those that join fit on the
+        /// card, and once all deliver the card has exactly the chosen ones.
         #[test]
         fn a_card_has_room_at_each_step(
             present in proptest::collection::btree_map(0_u8..12, (0_u32..3, 0_u8..4), 0..4),

@@ -57,14 +57,14 @@ pub struct Room {
     pub held: Vec<u32>,
 }
 
-/// Which access points may be joined beside those that others have joined on this machine.
+/// Access points that may be joined beside those that others have joined on this machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rule {
     /// The networks that others have joined: no access point of them may be joined, unless `all`.
     pub networks: Vec<Vec<u8>>,
     /// The access points that others have joined.
     pub access_points: Vec<Bssid>,
-    /// Whether several access points of one network may be joined.
+    /// Allows several access points of one network.
     pub all: bool,
 }
 
@@ -213,7 +213,7 @@ impl Stations {
         all.retain_mut(|one| {
             let is_further = before.replace(&one.heard.ssid) == Some(&one.heard.ssid);
             if is_further {
-                one.behind *= FURTHER;
+                one.behind *= SAME_NETWORK;
             }
             !(is_further && is_one)
         });
@@ -325,9 +325,9 @@ fn air_rate(signal: i32) -> Option<f64> {
 /// ratio to the rates of the air counts: at most one in three is then on one channel of good
 /// signal alone.
 const BEHIND: f64 = 20.0;
-/// Share of a network's worth that a further access point of it adds: whether a line of its own is
-/// behind it is not known, and both are as likely.
-const FURTHER: f64 = 0.5;
+/// Share of a network's worth that a further access point of it adds. Source: our choice; a line of
+/// its own behind it is as likely as the same line.
+const SAME_NETWORK: f64 = 0.5;
 /// Of the worth of an access point behind which nothing answers.
 const NOTHING_BEHIND: f64 = 0.01;
 /// Of what a network carries, where the air has no time for it.
