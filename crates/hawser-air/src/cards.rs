@@ -11,7 +11,7 @@ use hawser_linux::wireless::written;
 use hawser_radio::stations::channel;
 use serde_json::{Value, json};
 
-use super::{STATION, legible, saved};
+use super::{STATION, addresses, legible, saved};
 
 /// The cards with their interfaces, what they carry at once, and in words what can be done.
 ///
@@ -30,13 +30,19 @@ pub async fn describe() -> anyhow::Result<Value> {
 
 fn describe_card(card: &Card, interfaces: &[&Interface]) -> Value {
     let (most, channels) = card.room_beside(&[]);
-    let others: Vec<_> = interfaces
+    let others = interfaces
         .iter()
-        .filter(|one| one.is_up && !one.name.starts_with(STATION))
-        .map(|one| one.kind)
-        .collect();
-    let (left, _) = card.room_beside(&others);
+        .filter(|one| one.is_up && !one.name.starts_with(STATION));
+    let kinds: Vec<_> = others.clone().map(|one| one.kind).collect();
+    let used: Vec<_> = others.map(|one| one.address).collect();
+    let (free, _) = card.room_beside(&kinds);
+    let told_apart = addresses::room(card, &used);
+    let left = free.min(told_apart);
     let (can, cannot) = in_words(card, left);
+    let few = (told_apart < free)
+        .then(|| format!("more than {left} stations: its driver tells no more apart by their addresses"));
+    let cannot: Vec<_> = cannot.into_iter().chain(few).collect();
+    let cannot = (!cannot.is_empty()).then(|| cannot.join("; "));
     let shown = interfaces.iter().map(|one| {
         json!({
             "name": one.name,
@@ -116,7 +122,7 @@ fn kind(kind: Kind) -> &'static str {
 pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
     let (wireless, cards) = open().await?;
     let interfaces = wireless.interfaces().await?;
-    let known = saved::known(&config.radio);
+    let known = saved::read(&config.radio).known;
     let mut found: BTreeMap<[u8; 6], (i32, Value)> = BTreeMap::new();
     let mut has_listened = false;
     for card in &cards {
@@ -163,12 +169,19 @@ pub async fn scan(config: &ClientConfig) -> anyhow::Result<Value> {
     Ok(json!({ "networks": all.into_iter().map(|(_, value)| value).collect::<Vec<_>>() }))
 }
 
-/// The networks that may be joined, and who knows them.
+/// The saved networks, who knows them, and why those that are not joined are not.
 #[must_use]
 pub fn known(config: &RadioConfig) -> Value {
-    let known = saved::known(config);
-    let one = |(ssid, network): (&Vec<u8>, &saved::KnownNetwork)| json!({ "ssid": legible(ssid), "known_by": network.source });
-    known.iter().map(one).collect()
+    let saved = saved::read(config);
+    let known = saved
+        .known
+        .values()
+        .map(|one| json!({ "ssid": legible(&one.ssid), "known_by": one.source }));
+    let unfit = saved
+        .unfit
+        .values()
+        .map(|one| json!({ "ssid": legible(&one.ssid), "known_by": one.source, "not_joined": one.why }));
+    known.chain(unfit).collect()
 }
 
 async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {
@@ -188,6 +201,26 @@ async fn open() -> anyhow::Result<(Wireless, Vec<Card>)> {
 mod tests {
     use super::*;
     use hawser_linux::wireless::cards::Combination;
+
+    #[test]
+    fn a_card_that_tells_few_stations_apart_is_explained() {
+        let mut card = Card {
+            driver: Some("ath9k".to_owned()),
+            has_stations: true,
+            combinations: vec![Combination {
+                limits: vec![(2048, vec![Kind::Station])],
+                total: 2048,
+                channels: 1,
+            }],
+            ..Card::default()
+        };
+        let said = describe_card(&card, &[]);
+        assert_eq!(said["stations_left"], 8);
+        let why = said["cannot"].as_str().expect("a reason");
+        assert!(why.contains("more than 8 stations"), "{why}");
+        card.driver = Some("iwlwifi".to_owned());
+        assert_eq!(describe_card(&card, &[])["stations_left"], 2048);
+    }
 
     #[test]
     fn a_card_is_described_in_words() {

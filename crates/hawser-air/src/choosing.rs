@@ -1,20 +1,21 @@
 //! What a card is to do: who is heard, which access points are chosen, and whether several channels
 //! are served in turn.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::bail;
+use hawser_config::AccessPoints;
 use hawser_linux::hwsim;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
-use hawser_radio::stations::{Bssid, Heard, Room, channel};
+use hawser_radio::stations::{Heard, Room, Rule, channel};
 use serde_json::{Value, json};
 
+use super::saved::{KnownNetwork, OwnAddress};
 use super::slots::{self, Slots, Turns};
 use super::supplicant::Way;
-use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, Station, legible};
+use super::{CardState, JOINED_WITHIN, Joins, Keeper, State, addresses, legible};
 
 impl CardState {
     /// All channels are scanned then.
@@ -22,6 +23,27 @@ impl CardState {
         self.is_all_due = true;
         self.scan_at = at;
     }
+
+    /// Slots have ended. Those that have served no network are tried again after twice the time:
+    /// the stations that work are left for them first.
+    fn handle_slots_ended(&mut self, has_served: bool, reason: Option<String>) {
+        if has_served {
+            self.slots_failures = 0;
+        } else {
+            let pause = SLOTS_AGAIN * (1 << self.slots_failures.min(MAX_DOUBLINGS));
+            self.slots_at = Clock::now() + pause;
+            self.slots_failures += 1;
+        }
+        let name = &self.card.name;
+        self.slots_ended = reason.map(|reason| format!("Wi-Fi card {name} ends its slots: {reason}"));
+    }
+}
+
+/// Returns whether slots can serve an access point: the kernel sends what a monitor interface is
+/// given only on channels where an access point could begin at once (no radar, and no other reason
+/// to be silent), and 802.11a and g are not spoken at 6 GHz.
+fn may_send_in_slots(card: &Card, heard: &Heard) -> bool {
+    heard.frequency < FIRST_OF_6_GHZ && card.beacons.contains(&heard.frequency)
 }
 
 impl Keeper {
@@ -32,7 +54,9 @@ impl Keeper {
         let card = state.card.clone();
         let is_own = |one: &Interface| one.card == number && self.stations.contains_key(&one.name);
         let not_ours = self.interfaces.iter().filter(|one| !is_own(one));
-        let taken: Vec<Vec<u8>> = not_ours.clone().filter_map(|one| one.ssid.clone()).collect();
+        let rule = self
+            .rule(wireless, &not_ours.clone().cloned().collect::<Vec<_>>())
+            .await?;
         let others: Vec<Interface> = not_ours
             .filter(|one| one.card == number && one.is_up)
             .cloned()
@@ -55,7 +79,8 @@ impl Keeper {
             return Ok(());
         }
         if let Some(listener) = self.listener(number, &others) {
-            self.hear(wireless, number, listener, is_hasty).await?;
+            self.hear(wireless, number, (listener, &rule.networks), is_hasty)
+                .await?;
             self.scan(wireless, number, listener, &room);
         } else {
             // Somebody has to listen.
@@ -69,18 +94,38 @@ impl Keeper {
         else {
             return Ok(());
         };
-        let chosen = state.planner.choose(&room, &taken, now);
+        let chosen = state.planner.choose(&room, &rule, now);
         if !chosen.is_empty() && state.scanning.is_some() {
             // Joining ends it.
             state.look_everywhere(Clock::now() + REST_OF_SCAN);
         }
         if self
-            .start_slots(wireless, number, &others, (&chosen, &taken))
+            .start_slots(wireless, number, &others, (&chosen, &rule))
             .await?
         {
             return Ok(());
         }
-        self.carry_out(wireless, number, chosen).await
+        let room = Room {
+            // Until the new station has delivered, the old one is not counted.
+            stations: self.card_capacity(&card, &others),
+            ..room
+        };
+        self.carry_out(wireless, number, chosen, &room).await
+    }
+
+    /// Returns which access points may be joined beside those that others have joined.
+    async fn rule(&self, wireless: &Wireless, not_ours: &[Interface]) -> anyhow::Result<Rule> {
+        let all = self.config.radio.access_points == AccessPoints::All;
+        let mut access_points = Vec::new();
+        let joined = |one: &&Interface| one.kind == Kind::Station && one.frequency.is_some();
+        for one in not_ours.iter().filter(joined).filter(|_| all) {
+            access_points.extend(wireless.link(one.index).await?.map(|link| link.bssid));
+        }
+        Ok(Rule {
+            networks: not_ours.iter().filter_map(|one| one.ssid.clone()).collect(),
+            access_points,
+            all,
+        })
     }
 
     /// Whether the card has joined nothing, and is about to join nothing.
@@ -105,7 +150,7 @@ impl Keeper {
         &mut self,
         wireless: &Wireless,
         card: u32,
-        listener: u32,
+        (listener, taken): (u32, &[Vec<u8>]),
         is_hasty: bool,
     ) -> anyhow::Result<()> {
         let now = self.now();
@@ -117,7 +162,17 @@ impl Keeper {
         }
         state.hear_at = Clock::now() + HEAR_EVERY;
         for heard in wireless.heard(listener).await? {
-            let known = self.known.get(&heard.ssid);
+            if let Some(unfit) = self
+                .unfit
+                .get(&heard.ssid)
+                .filter(|_| !taken.contains(&heard.ssid))
+            {
+                let (ssid, why, by) = (legible(&heard.ssid), &unfit.why, unfit.source);
+                let text = format!("Wi-Fi network {ssid} is not joined: {why} (saved by {by})");
+                self.refused.insert(heard.ssid.clone(), text);
+            }
+            let is_meant = |known: &&KnownNetwork| known.bssid.is_none_or(|only| only == heard.bssid);
+            let known = self.known.get(&heard.ssid).filter(is_meant);
             if known.is_some_and(|known| heard.security.fits(known.protection)) {
                 state.tour.handle_heard(heard.frequency);
                 state.planner.handle_heard(heard, now);
@@ -152,11 +207,14 @@ impl Keeper {
         if lost.is_empty() && slots.is_alive() && enabled {
             return Ok(true);
         }
+        let has_served = all.iter().any(|shown| shown.is_joined);
+        let reason = slots.reason();
         for shown in lost {
             let ssid = legible(&shown.joins.ssid);
             tracing::info!(network = shown.name, ssid, "lost");
             state.planner.handle_failed(shown.joins.bssid, now);
         }
+        state.handle_slots_ended(has_served, reason);
         state.look_everywhere(Clock::now());
         self.end_slots(card).await;
         Ok(false)
@@ -211,7 +269,7 @@ impl Keeper {
         wireless: &Wireless,
         card: u32,
         others: &[Interface],
-        (chosen, taken): (&[Heard], &[Vec<u8>]),
+        (chosen, rule): (&[Heard], &Rule),
     ) -> anyhow::Result<bool> {
         let now = self.now();
         let Some(state) = self.cards.get_mut(&card) else {
@@ -219,6 +277,8 @@ impl Keeper {
         };
         let is_fit = state.card.has_active_monitor && others.is_empty() && Clock::now() >= state.slots_at;
         if !self.config.radio.slots || !is_fit {
+            let ended = state.slots_ended.clone().filter(|_| self.config.radio.slots);
+            ended.into_iter().for_each(|text| self.notice(text));
             return Ok(false);
         }
         let room = Room {
@@ -226,18 +286,41 @@ impl Keeper {
             channels: MOST_SLOTS,
             held: Vec::new(),
         };
-        // To try a password again that was refused would end the slots of the others.
+        // All stations of a card in slots have one address: of a network, its distribution system
+        // would send everything to the station that spoke last.
+        let rule = &Rule {
+            all: false,
+            ..rule.clone()
+        };
+        // To try a password again that was refused would end the slots of the others; and all
+        // stations of a card in slots have one address, of Hawser's choice.
         let refused = &self.refused;
+        let is_free =
+            |known: &KnownNetwork| matches!(known.address, OwnAddress::OfNetwork | OwnAddress::Random);
+        let silent = state
+            .planner
+            .propose(&room, rule, now, |heard| !may_send_in_slots(&state.card, heard));
         let in_slots = |heard: &Heard| {
-            heard.frequency < FIRST_OF_6_GHZ
+            may_send_in_slots(&state.card, heard)
                 && (heard.security.open || hwsim::is_there())
                 && !refused.contains_key(&heard.ssid)
+                && self.known.get(&heard.ssid).is_some_and(is_free)
         };
-        let all = state.planner.propose(&room, taken, now, in_slots);
+        let all = state.planner.propose(&room, rule, now, in_slots);
+        let ended = state.slots_ended.clone();
+        let silent = silent.into_iter().map(|heard| {
+            let (ssid, channel) = (legible(&heard.ssid), channel(heard.frequency));
+            format!("slots do not serve {ssid}: a monitor interface may not send on channel {channel} here")
+        });
+        for text in silent.chain(ended) {
+            self.notice(text);
+        }
         if all.len() <= chosen.len().max(1) {
             return Ok(false);
         }
-        state.slots_at = Clock::now() + SLOTS_AGAIN;
+        if let Some(state) = self.cards.get_mut(&card) {
+            state.slots_at = Clock::now() + SLOTS_AGAIN;
+        }
         let medium = self.medium().await;
         let all: Vec<_> = all
             .into_iter()
@@ -253,7 +336,7 @@ impl Keeper {
         let [monitor, names @ ..] = &names[..] else {
             return Ok(false);
         };
-        let address = self.address(None)?;
+        let address = self.address(card, None)?;
         for heard in &all {
             let ssid = legible(&heard.ssid);
             tracing::info!(
@@ -319,7 +402,7 @@ impl Keeper {
             return Room::default();
         }
         let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
-        let (stations, channels) = card.room_beside(&kinds);
+        let (_, channels) = card.room_beside(&kinds);
         let mut held: Vec<_> = others
             .iter()
             .filter(|one| one.kind != Kind::Monitor)
@@ -334,10 +417,18 @@ impl Keeper {
             .count();
         let allowed = self.config.radio.stations.saturating_sub(elsewhere);
         Room {
-            stations: stations.min(allowed),
+            stations: self.card_capacity(card, others).min(allowed),
             channels,
             held,
         }
+    }
+
+    /// Returns how many stations of ours the card itself has room for.
+    fn card_capacity(&self, card: &Card, others: &[Interface]) -> usize {
+        let kinds: Vec<_> = others.iter().map(|one| one.kind).collect();
+        let used: Vec<_> = others.iter().map(|one| one.address).collect();
+        let (stations, _) = card.room_beside(&kinds);
+        stations.min(addresses::room(card, &used))
     }
 
     pub(super) fn names_on(&self, card: u32) -> Vec<String> {
@@ -425,46 +516,6 @@ impl Keeper {
         }
         false
     }
-
-    /// Leaves what is not chosen any more, and joins what is new.
-    pub(super) async fn carry_out(
-        &mut self,
-        wireless: &Wireless,
-        card: u32,
-        chosen: Vec<Heard>,
-    ) -> anyhow::Result<()> {
-        let joined = |station: &Station| station.joins.as_ref().map(|joins| joins.heard.bssid);
-        let is_chosen = |bssid: Bssid| chosen.iter().any(|heard| heard.bssid == bssid);
-        let (mut kept, mut left) = (BTreeSet::new(), Vec::new());
-        for (name, station) in self.stations.iter().filter(|(_, station)| station.card == card) {
-            match joined(station) {
-                Some(bssid) if is_chosen(bssid) => {
-                    kept.insert(bssid);
-                }
-                Some(_) => left.push(name.clone()),
-                None => {
-                    // It has listened; its room is wanted.
-                    if !chosen.is_empty() {
-                        left.push(name.clone());
-                    }
-                }
-            }
-        }
-        for name in left {
-            self.leave(&name).await;
-        }
-        for heard in chosen.into_iter().filter(|heard| !kept.contains(&heard.bssid)) {
-            let bssid = heard.bssid;
-            if let Err(error) = self.add(wireless, card, Some(heard)).await {
-                let now = self.now();
-                if let Some(state) = self.cards.get_mut(&card) {
-                    state.planner.handle_failed(bssid, now);
-                }
-                return Err(error);
-            }
-        }
-        Ok(())
-    }
 }
 
 /// Within which simulated cards that are in use are heard: two beacons.
@@ -491,3 +542,32 @@ const MOST_WEIGHT: u32 = 10;
 const MOST_SLOTS: usize = 4;
 /// After slots that ended: everything is looked for first.
 const SLOTS_AGAIN: Duration = Duration::from_secs(20);
+/// Bound of the pause between slots that serve no network: 21 minutes.
+const MAX_DOUBLINGS: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_serve_only_channels_where_the_card_may_send_at_once() {
+        let card = Card {
+            frequencies: vec![2412, 2467, 5180, 5260, 5955],
+            // 2467 MHz is one to listen on, 5260 MHz one of radar.
+            beacons: vec![2412, 5180, 5955],
+            ..Card::default()
+        };
+        let heard = |frequency| Heard {
+            bssid: [2, 0, 0, 0, 0, 1],
+            ssid: b"office".to_vec(),
+            frequency,
+            signal: -50,
+            security: hawser_radio::stations::beacon::Security::default(),
+        };
+        let served = card
+            .frequencies
+            .iter()
+            .filter(|mhz| may_send_in_slots(&card, &heard(**mhz)));
+        assert_eq!(served.copied().collect::<Vec<_>>(), [2412, 5180]);
+    }
+}

@@ -9,10 +9,12 @@ use aws_lc_rs::hmac;
 use hawser_config::atomic_file;
 use hawser_config::identity::random;
 use hawser_host::watched::tell_if_new;
-use hawser_linux::wireless::cards::Wireless;
+use hawser_linux::wireless::cards::{Card, Interface, Kind, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::{Heard, channel};
 
+use super::addresses::{self, Address};
+use super::saved::OwnAddress;
 use super::supplicant::{Supplicant, Way};
 use super::{Joins, Keeper, STATION, State, Station, legible, manager};
 
@@ -45,7 +47,7 @@ impl Keeper {
     ) -> anyhow::Result<()> {
         let names = self.free_names(1)?;
         let name = names.into_iter().next().context("there is no name left")?;
-        let address = self.address(joins.as_ref().map(|heard| &heard.ssid[..]))?;
+        let address = self.address(card, joins.as_ref())?;
         self.start_supplicant().await?;
         self.system.add_station(wireless, card, &name, address).await?;
         let result = self.hand_over(wireless, (card, Way::Card), &name, joins).await;
@@ -100,6 +102,7 @@ impl Keeper {
             joins: joins.map(|heard| Joins {
                 heard,
                 state: State::Joining { since: Clock::now() },
+                received: 0,
             }),
         };
         self.stations.insert(name.to_owned(), station);
@@ -127,19 +130,53 @@ impl Keeper {
         Ok(())
     }
 
-    /// The address that this machine shows to a network: its own for each, the same each time, and
-    /// one of chance for listening. Another address for each station is what cards ask for, too.
-    pub(super) fn address(&self, ssid: Option<&[u8]>) -> anyhow::Result<[u8; 6]> {
-        let mut address: [u8; 6] = match ssid {
-            None => random(),
-            Some(ssid) => {
-                let key = key(&self.key_file)?;
-                let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), ssid);
-                tag.as_ref()[..6].try_into()?
+    /// Returns the address that a station of a card shows to a network: the one that its profile
+    /// asks for; or else an address of its own for each network, the same each time, and for a
+    /// second station of a network one for its access point. A station that only listens has one
+    /// of chance.
+    ///
+    /// # Errors
+    /// The card cannot give the profile's address beside its other interfaces, or cannot tell any
+    /// further station apart; in words.
+    pub(super) fn address(&self, card: u32, joins: Option<&Heard>) -> anyhow::Result<Address> {
+        let state = self.cards.get(&card).context("the card is gone")?;
+        let own: BTreeSet<_> = self.stations.values().map(|station| station.index).collect();
+        let on = |one: &&Interface| one.card == card && (one.is_up || own.contains(&one.index));
+        let on: Vec<_> = self.interfaces.iter().filter(on).collect();
+        let used: Vec<_> = on.iter().map(|one| one.address).collect();
+        let of_others = |one: &&&Interface| one.kind != Kind::Monitor && !own.contains(&one.index);
+        let base = on
+            .iter()
+            .find(of_others)
+            .map_or(state.card.address, |one| one.address);
+        let profile = joins.and_then(|heard| self.known.get(&heard.ssid));
+        let wanted = match (profile.map(|known| known.address), joins) {
+            (Some(OwnAddress::Fixed(address)), _) => {
+                return fitting(&state.card, address, base, &used);
             }
+            (Some(OwnAddress::Permanent), _) => {
+                return fitting(&state.card, state.card.address, base, &used);
+            }
+            (Some(OwnAddress::OfNetwork), Some(heard)) => self.address_of(heard, &used)?,
+            (None | Some(OwnAddress::Random | OwnAddress::OfNetwork), _) => random(),
         };
-        // Of one device, and not of a maker's (IEEE 802, 8.4).
-        address[0] = (address[0] | 2) & !1;
+        addresses::choose(&state.card, wanted, base, &used)
+            .context("the card cannot tell a further station apart by its address")
+    }
+
+    /// Returns the address for a network, or for this access point of it where that is used.
+    fn address_of(&self, heard: &Heard, used: &[Address]) -> anyhow::Result<Address> {
+        let key = hmac::Key::new(hmac::HMAC_SHA256, &key(&self.key_file)?);
+        let of = |name: &[u8]| -> anyhow::Result<Address> {
+            let [first, rest @ ..]: Address = hmac::sign(&key, name).as_ref()[..6].try_into()?;
+            let [a, b, c, d, e] = rest;
+            // Of one device, and not of a maker's (IEEE 802, 8.4).
+            Ok([(first | 2) & !1, a, b, c, d, e])
+        };
+        let address = of(&heard.ssid)?;
+        if used.contains(&address) {
+            return of(&[&heard.ssid[..], &heard.bssid].concat());
+        }
         Ok(address)
     }
 
@@ -170,6 +207,17 @@ impl Keeper {
         names.extend(self.slot_stations().map(|shown| shown.name));
         tell_if_new(&self.dhcp, names);
     }
+}
+
+/// Returns an address that a profile asks for.
+fn fitting(card: &Card, address: Address, base: Address, used: &[Address]) -> anyhow::Result<Address> {
+    if !addresses::fits(card, address, base, used) {
+        return Err(anyhow!(
+            "its profile asks for the address {}, which the card cannot give beside its other interfaces",
+            written(address)
+        ));
+    }
+    Ok(address)
 }
 
 /// The secret from which addresses follow; made when it is first needed.

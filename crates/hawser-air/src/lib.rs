@@ -16,7 +16,10 @@
 //! | what begins and ends, and what a daemon may ask | this one ([`start`]) |
 //! | which cards there are, and what they hear | `cards.rs` |
 //! | which networks are joined, when | `choosing.rs`, with `hawser_radio::stations` |
+//! | one station in place of another | `replacing.rs` |
+//! | a card that refuses, or is switched off | `obstacles.rs` |
 //! | how a network is joined | `joining.rs`, `supplicant.rs`; its keys: `saved.rs` |
+//! | which addresses a card can tell apart | `addresses.rs` |
 //! | a card that several networks share in turn | `slots.rs` |
 //! | what `status` says | `shown.rs` |
 //! | what packets take of the air | `airtimes.rs` |
@@ -24,11 +27,14 @@
 //! A newcomer starts with `Keeper::run`.
 #![forbid(unsafe_code)]
 
+mod addresses;
 mod airtimes;
 pub mod cards;
 mod choosing;
 mod joining;
 mod manager;
+mod obstacles;
+mod replacing;
 mod saved;
 mod shown;
 mod slots;
@@ -57,7 +63,9 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use airtimes::Airtimes;
-pub(crate) use saved::KnownNetwork;
+use obstacles::Refusals;
+use replacing::received_bytes;
+use saved::{KnownNetwork, Unfit};
 use shown::Carried;
 use slots::Slots;
 use supplicant::{Control, Supplicant};
@@ -114,6 +122,7 @@ impl Radio {
             config: config.clone(),
             is_tunnel,
             known: BTreeMap::new(),
+            unfit: BTreeMap::new(),
             known_at: None,
             tell,
             dhcp,
@@ -124,6 +133,7 @@ impl Radio {
             supplicant_at: None,
             interfaces: Vec::new(),
             cards: BTreeMap::new(),
+            cards_at: None,
             scanned: Arc::new(Notify::new()),
             stations: BTreeMap::new(),
             notices: Vec::new(),
@@ -201,6 +211,8 @@ struct Keeper {
     /// No connection is bound to one of the networks.
     is_tunnel: bool,
     known: BTreeMap<Vec<u8>, KnownNetwork>,
+    /// Saved networks that are not joined, and why.
+    unfit: BTreeMap<Vec<u8>, Unfit>,
     known_at: Option<Clock>,
     tell: watch::Sender<View>,
     dhcp: watch::Sender<BTreeSet<String>>,
@@ -213,11 +225,13 @@ struct Keeper {
     /// All Wi-Fi interfaces, as they were when last looked at.
     interfaces: Vec<Interface>,
     cards: BTreeMap<u32, CardState>,
+    /// Time of the latest question to the kernel for them.
+    cards_at: Option<Clock>,
     /// A scan is over.
     scanned: Arc<Notify>,
     stations: BTreeMap<String, Station>,
     notices: Vec<String>,
-    /// Networks whose password was refused, and what is said of that.
+    /// Networks in reach that cannot be joined (a refused password, an unfit profile), and why.
     refused: BTreeMap<Vec<u8>, String>,
     /// The simulated cards of this kernel are somebody else's.
     has_others_cards: bool,
@@ -242,6 +256,11 @@ struct CardState {
     slots: Option<Slots>,
     /// When slots may be tried again.
     slots_at: Clock,
+    /// Slots in a row that have served no network.
+    slots_failures: u32,
+    /// Reason why the latest slots have ended by themselves.
+    slots_ended: Option<String>,
+    refusals: Refusals,
 }
 
 /// A station interface of ours.
@@ -257,6 +276,8 @@ struct Station {
 struct Joins {
     heard: Heard,
     state: State,
+    /// Bytes that its interface had received when it had joined.
+    received: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,7 +359,9 @@ impl Keeper {
             return Ok(());
         }
         if self.known_at.is_none_or(|at| at.elapsed() > KNOWN_FOR) {
-            let before = std::mem::replace(&mut self.known, saved::known(&self.config.radio));
+            let saved = saved::read(&self.config.radio);
+            self.unfit = saved.unfit;
+            let before = std::mem::replace(&mut self.known, saved.known);
             // A password that somebody has changed since may be right.
             let known = &self.known;
             self.refused.retain(|ssid, _| known.get(ssid) == before.get(ssid));
@@ -360,13 +383,12 @@ impl Keeper {
             return Ok(());
         }
         for number in self.cards.keys().copied().collect::<Vec<_>>() {
-            if let Err(error) = self.work_card(&wireless, number).await {
-                let name = self
-                    .cards
-                    .get(&number)
-                    .map_or_else(String::new, |state| state.card.name.clone());
-                self.notice(format!("Wi-Fi card {name}: {error:#}"));
+            if let Some(text) = self.obstacle(number).await {
+                self.notice(text);
+                continue;
             }
+            let result = self.work_card(&wireless, number).await;
+            self.handle_work(number, result);
         }
         Ok(())
     }
@@ -379,9 +401,10 @@ impl Keeper {
         let (mut present, mut known) = (BTreeSet::new(), BTreeSet::new());
         present.extend(names.filter(|name| !name.starts_with(STATION)));
         known.extend(self.cards.values().map(|state| state.card.name.clone()));
-        if present == known {
+        if present == known && self.cards_at.is_some_and(|at| at.elapsed() < CARDS_FOR) {
             return Ok(());
         }
+        self.cards_at = Some(Clock::now());
         let mut cards = wireless.cards().await?;
         // Simulated ones of ours carry networks of a card in slots.
         cards.retain(|card| !card.name.starts_with(STATION));
@@ -394,6 +417,11 @@ impl Keeper {
             self.cards.remove(&number);
         }
         for card in cards {
+            // Where it may send changes with the country, and with what it hears.
+            if let Some(state) = self.cards.get_mut(&card.number) {
+                state.card = card;
+                continue;
+            }
             self.cards.entry(card.number).or_insert_with(|| CardState {
                 card,
                 planner: Stations::new(),
@@ -404,6 +432,9 @@ impl Keeper {
                 tour: Tour::default(),
                 slots: None,
                 slots_at: Clock::now(),
+                slots_failures: 0,
+                slots_ended: None,
+                refusals: Refusals::default(),
             });
         }
         Ok(())
@@ -437,7 +468,7 @@ impl Keeper {
     async fn follow_stations(&mut self) {
         let now = self.now();
         let live = self.live.borrow().clone();
-        let mut lost = Vec::new();
+        let (mut lost, mut received) = (Vec::new(), None);
         for (name, station) in &mut self.stations {
             let Some(joins) = &mut station.joins else { continue };
             let Some(state) = self.cards.get_mut(&station.card) else {
@@ -455,6 +486,8 @@ impl Keeper {
             match joins.state {
                 State::Joined { since } => {
                     if before != joins.state {
+                        let counted = received.get_or_insert_with(received_bytes);
+                        joins.received = counted.get(name).copied().unwrap_or(0);
                         tracing::info!(
                             network = name,
                             ssid,
@@ -546,6 +579,9 @@ const TICK_WITHOUT: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(500);
 /// How often the machine's saved networks are read again.
 const KNOWN_FOR: Duration = Duration::from_secs(30);
+/// Interval of questions to the kernel about what cards may do: the regulatory domain is known some
+/// seconds after the first access point is heard. Source: our choice.
+const CARDS_FOR: Duration = Duration::from_secs(10);
 /// Joining takes 0.1 to 3 s where the signal is good.
 const JOINED_WITHIN: Duration = Duration::from_secs(10);
 /// How long wpa_supplicant may try to come back by itself.

@@ -5,7 +5,9 @@
 //! joined by Hawser either; nor is one whose key lies elsewhere (a keyring, a dialogue), one that
 //! belongs to some users only, or one whose check of the server (802.1X) Hawser cannot make:
 //! whoever joins such a network unchecked gives the user's password to anybody who calls himself by
-//! its name.
+//! its name. The reason is kept, and reported when such a network is in reach ([`Unfit`]).
+
+mod network_manager;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -29,6 +31,46 @@ pub(crate) struct KnownNetwork {
     pub(super) settings: Vec<(String, Zeroizing<String>)>,
     /// Who knows it.
     pub(super) source: &'static str,
+    /// The address that its stations show.
+    pub(super) address: OwnAddress,
+    /// The only access point of it that is joined, where its owner has named one.
+    pub(super) bssid: Option<[u8; 6]>,
+}
+
+/// The address that a station shows to a network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OwnAddress {
+    /// An address that Hawser makes for the network, the same each time.
+    OfNetwork,
+    /// A random address, another one each time.
+    Random,
+    /// The card's own.
+    Permanent,
+    /// An address that a profile names.
+    Fixed([u8; 6]),
+}
+
+/// A saved network that Hawser does not join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unfit {
+    /// Name of the network, any bytes.
+    pub(super) ssid: Vec<u8>,
+    /// Program that has saved it.
+    pub(super) source: &'static str,
+    /// The reason, for its owner.
+    pub(super) why: String,
+}
+
+/// A saved network that is meant to be joined.
+type Entry = Result<KnownNetwork, Unfit>;
+
+/// The networks that the machine knows, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Saved {
+    /// Networks that may be joined.
+    pub(super) known: BTreeMap<Vec<u8>, KnownNetwork>,
+    /// Networks of which every saved entry is unfit.
+    pub(super) unfit: BTreeMap<Vec<u8>, Unfit>,
 }
 
 impl fmt::Debug for KnownNetwork {
@@ -42,16 +84,16 @@ impl fmt::Debug for KnownNetwork {
     }
 }
 
-/// All known networks by name. What the configuration says of one comes before what is saved.
-pub(crate) fn known(config: &RadioConfig) -> BTreeMap<Vec<u8>, KnownNetwork> {
-    known_below(Path::new("/"), config)
+/// Reads all known networks. What the configuration says of one comes before what is saved.
+pub(crate) fn read(config: &RadioConfig) -> Saved {
+    read_below(Path::new("/"), config)
 }
 
-fn known_below(root: &Path, config: &RadioConfig) -> BTreeMap<Vec<u8>, KnownNetwork> {
-    let mut all = BTreeMap::new();
+fn read_below(root: &Path, config: &RadioConfig) -> Saved {
+    let mut all = Saved::default();
     let own = config.networks.iter().map(|network| {
         let password = network.password.as_ref();
-        KnownNetwork {
+        Ok(KnownNetwork {
             ssid: network.ssid.clone().into_bytes(),
             is_hidden: network.hidden,
             source: "client.toml",
@@ -59,18 +101,36 @@ fn known_below(root: &Path, config: &RadioConfig) -> BTreeMap<Vec<u8>, KnownNetw
                 Some(password) => passphrase(&password.0, false),
                 None => open(),
             }
-        }
+        })
     });
-    let saved = [network_manager(root), iwd(root), wpa_supplicant(root)];
-    for network in own.chain(saved.into_iter().flatten()) {
-        let name = String::from_utf8_lossy(&network.ssid).into_owned();
+    let saved = [network_manager::read(root), iwd(root), wpa_supplicant(root)];
+    for entry in own.chain(saved.into_iter().flatten()) {
+        let ssid = match &entry {
+            Ok(network) => &network.ssid,
+            Err(unfit) => &unfit.ssid,
+        };
+        let name = String::from_utf8_lossy(ssid).into_owned();
         let is_meant = config.join.iter().any(|pattern| pattern.matches(&name))
             && !config.avoid.iter().any(|pattern| pattern.matches(&name));
-        if is_meant && !network.ssid.is_empty() && network.ssid.len() <= 32 {
-            all.entry(network.ssid.clone()).or_insert(network);
+        if !is_meant || ssid.is_empty() || ssid.len() > 32 {
+            continue;
+        }
+        match entry {
+            Ok(network) => {
+                all.known.entry(network.ssid.clone()).or_insert(network);
+            }
+            Err(unfit) => {
+                all.unfit.entry(unfit.ssid.clone()).or_insert(unfit);
+            }
         }
     }
+    all.unfit.retain(|ssid, _| !all.known.contains_key(ssid));
     all
+}
+
+/// Reads an address of the link layer.
+fn address(text: &str) -> Option<[u8; 6]> {
+    hawser_linux::wireless::address(text)
 }
 
 fn setting(name: &str, value: impl Into<String>) -> (String, Zeroizing<String>) {
@@ -88,6 +148,8 @@ fn with(protection: Protection, settings: Vec<(String, Zeroizing<String>)>) -> K
         is_hidden: false,
         settings,
         source: "",
+        address: OwnAddress::OfNetwork,
+        bssid: None,
     }
 }
 
@@ -200,129 +262,8 @@ fn unescape(text: &str) -> String {
     clear
 }
 
-/// Profiles of NetworkManager (nm-settings-keyfile).
-fn network_manager(root: &Path) -> Vec<KnownNetwork> {
-    let directories = ["etc", "run", "usr/lib"];
-    let all = directories
-        .iter()
-        .flat_map(|place| {
-            files(
-                &root.join(place).join("NetworkManager/system-connections"),
-                &[".nmconnection"],
-            )
-        })
-        .collect::<Vec<_>>();
-    all.iter()
-        .filter_map(|(_, text)| profile(&Sections::parse(text), root))
-        .collect()
-}
-
-fn profile(file: &Sections<'_>, root: &Path) -> Option<KnownNetwork> {
-    let get = |section: &str, key: &str| file.get(section, key);
-    let is_wifi = matches!(get("connection", "type"), Some("wifi" | "802-11-wireless"));
-    let wifi = |key: &str| get("wifi", key).or_else(|| get("802-11-wireless", key));
-    let joins_itself = get("connection", "autoconnect") != Some("false")
-        && get("connection", "interface-name").is_none()
-        && matches!(wifi("mode"), None | Some("infrastructure"));
-    // Of some users only: Hawser would join it for all.
-    let is_private = get("connection", "permissions").is_some_and(|users| !users.is_empty());
-    if !is_wifi || !joins_itself || is_private {
-        return None;
-    }
-    let security = |key: &str| get("wifi-security", key).or_else(|| get("802-11-wireless-security", key));
-    let is_stored = |flags: Option<&str>| matches!(flags, None | Some("0"));
-    let key = security("psk")
-        .filter(|_| is_stored(security("psk-flags")))
-        .map(unescape);
-    let network = match security("key-mgmt") {
-        None => open(),
-        Some("owe") => owe(),
-        Some("wpa-psk") => passphrase(&key?, false),
-        Some("sae") => passphrase(&key?, true),
-        Some("wpa-eap") => enterprise(file, root)?,
-        Some(_) => return None,
-    };
-    Some(KnownNetwork {
-        ssid: key_file_bytes(wifi("ssid")?),
-        is_hidden: wifi("hidden") == Some("true"),
-        source: "NetworkManager",
-        ..network
-    })
-}
-
-/// Either a text, or numbers with semicolons behind them.
-fn key_file_bytes(text: &str) -> Vec<u8> {
-    let numbers: Option<Vec<u8>> = text
-        .strip_suffix(';')
-        .and_then(|list| list.split(';').map(|number| number.parse().ok()).collect());
-    numbers.unwrap_or_else(|| unescape(text).into_bytes())
-}
-
-/// Returns an 802.1X network with every check of its server that the profile asks for; `None` where
-/// one of them cannot be made. `root`: where certificates of the system are looked up.
-fn enterprise(file: &Sections<'_>, root: &Path) -> Option<KnownNetwork> {
-    let get = |key: &str| {
-        file.get("802-1x", key)
-            .filter(|value| !value.is_empty())
-            .map(unescape)
-    };
-    let is_known = |key: &str| {
-        SERVER_CHECKS.iter().any(|(known, _)| *known == key)
-            || CERTIFICATES.iter().any(|(known, _)| *known == key)
-    };
-    let can_check = |key: &str| is_known(key) || key == "system-ca-certs" || !is_check(key);
-    if !file.keys("802-1x").all(can_check) {
-        return None;
-    }
-    let mut settings = vec![
-        setting("key_mgmt", "WPA-EAP WPA-EAP-SHA256 FT-EAP"),
-        setting(
-            "eap",
-            get("eap")?.trim_end_matches(';').replace(';', " ").to_uppercase(),
-        ),
-        setting("ieee80211w", "1"),
-    ];
-    if file
-        .get("802-1x", "password-flags")
-        .is_some_and(|flags| flags != "0")
-    {
-        return None;
-    }
-    let texts = [
-        ("identity", "identity"),
-        ("anonymous-identity", "anonymous_identity"),
-        ("password", "password"),
-        ("private-key-password", "private_key_passwd"),
-    ];
-    for (key, variable) in texts.into_iter().chain(SERVER_CHECKS) {
-        // Lists end with a semicolon in key files, and do not in wpa_supplicant.
-        let value = get(key).map(|value| value.trim_end_matches(';').to_owned());
-        settings.extend(value.map(|value| setting(variable, quoted(&value))));
-    }
-    for (key, variable) in CERTIFICATES {
-        let Some(value) = get(key) else { continue };
-        let path = value.trim_start_matches("file://").trim_end_matches('\0');
-        // A certificate inside of the profile, or in a token, has no path.
-        if !path.starts_with('/') {
-            return None;
-        }
-        settings.push(setting(variable, quoted(path)));
-    }
-    if file.get("802-1x", "system-ca-certs") == Some("true") {
-        let bundle = SYSTEM_CERTIFICATES
-            .iter()
-            .find(|path| root.join(path).is_file())?;
-        let own = ["ca_cert", "ca_cert2"];
-        settings.retain(|(key, _)| !own.contains(&key.as_str()));
-        settings.extend(own.map(|variable| setting(variable, quoted(&format!("/{bundle}")))));
-    }
-    let inner = get("phase2-auth").map(|inner| format!("auth={}", inner.to_uppercase()));
-    settings.extend(inner.map(|inner| setting("phase2", quoted(&inner))));
-    Some(with(Protection::Enterprise, settings))
-}
-
 /// Networks of iwd (iwd.network).
-fn iwd(root: &Path) -> Vec<KnownNetwork> {
+fn iwd(root: &Path) -> Vec<Entry> {
     let all = files(&root.join("var/lib/iwd"), &[".psk", ".open"]);
     let network = |(file, text): &(String, Zeroizing<String>)| {
         let sections = Sections::parse(text);
@@ -347,19 +288,25 @@ fn iwd(root: &Path) -> Vec<KnownNetwork> {
             ssid,
             is_hidden: sections.get("Settings", "Hidden") == Some("true"),
             source: "iwd",
+            address: if sections.get("Settings", "AlwaysRandomizeAddress") == Some("true") {
+                OwnAddress::Random
+            } else {
+                let own = sections.get("Settings", "AddressOverride").and_then(address);
+                own.map_or(OwnAddress::OfNetwork, OwnAddress::Fixed)
+            },
             ..network
         })
     };
-    all.iter().filter_map(network).collect()
+    all.iter().filter_map(network).map(Ok).collect()
 }
 
 /// Network blocks of files of wpa_supplicant.
-fn wpa_supplicant(root: &Path) -> Vec<KnownNetwork> {
+fn wpa_supplicant(root: &Path) -> Vec<Entry> {
     let all = files(&root.join("etc/wpa_supplicant"), &[".conf"]);
     all.iter().flat_map(|(_, text)| blocks(text)).collect()
 }
 
-fn blocks(text: &str) -> Vec<KnownNetwork> {
+fn blocks(text: &str) -> Vec<Entry> {
     let mut found = Vec::new();
     let mut block: Option<BTreeMap<&str, &str>> = None;
     for line in text.lines().map(str::trim) {
@@ -377,7 +324,7 @@ fn blocks(text: &str) -> Vec<KnownNetwork> {
     found
 }
 
-fn one_block(values: &BTreeMap<&str, &str>) -> Option<KnownNetwork> {
+fn one_block(values: &BTreeMap<&str, &str>) -> Option<Entry> {
     let get = |key: &str| values.get(key).copied();
     let is_plain = matches!(get("disabled"), None | Some("0")) && matches!(get("mode"), None | Some("0"));
     if !is_plain {
@@ -403,20 +350,32 @@ fn one_block(values: &BTreeMap<&str, &str>) -> Option<KnownNetwork> {
     } else {
         return None;
     };
-    let can_check = |key: &&str| PASSED_ON.contains(key) || !is_check(key);
-    if protection == Protection::Enterprise && !values.keys().all(can_check) {
-        return None;
+    let cannot = |key: &&&str| is_check(key) && !PASSED_ON.contains(*key);
+    if protection == Protection::Enterprise
+        && let Some(key) = values.keys().find(cannot)
+    {
+        return Some(Err(Unfit {
+            ssid,
+            source: "wpa_supplicant",
+            why: format!("its check of the server {key} is not supported"),
+        }));
     }
     let passed = values
         .iter()
         .filter(|(key, _)| PASSED_ON.contains(key))
         .map(|(key, value)| setting(key, *value));
-    Some(KnownNetwork {
+    Some(Ok(KnownNetwork {
         ssid,
         is_hidden: get("scan_ssid") == Some("1"),
         source: "wpa_supplicant",
+        address: match get("mac_addr") {
+            Some("1" | "2") => OwnAddress::Random,
+            Some("0") => OwnAddress::Permanent,
+            _ => OwnAddress::OfNetwork,
+        },
+        bssid: get("bssid").and_then(address),
         ..with(protection, passed.collect())
-    })
+    }))
 }
 
 /// Returns whether a key of a profile or of a network block constrains who may be the server.
@@ -436,32 +395,6 @@ fn is_check(key: &str) -> bool {
         && !key.contains("password")
 }
 
-/// Names that the server's certificate must have: keys of NetworkManager (nm-settings-keyfile,
-/// 802-1x) with those of wpa_supplicant.
-const SERVER_CHECKS: [(&str, &str); 8] = [
-    ("subject-match", "subject_match"),
-    ("altsubject-matches", "altsubject_match"),
-    ("domain-match", "domain_match"),
-    ("domain-suffix-match", "domain_suffix_match"),
-    ("phase2-subject-match", "subject_match2"),
-    ("phase2-altsubject-matches", "altsubject_match2"),
-    ("phase2-domain-match", "domain_match2"),
-    ("phase2-domain-suffix-match", "domain_suffix_match2"),
-];
-/// Files of certificates and keys, likewise.
-const CERTIFICATES: [(&str, &str); 6] = [
-    ("ca-cert", "ca_cert"),
-    ("ca-path", "ca_path"),
-    ("client-cert", "client_cert"),
-    ("private-key", "private_key"),
-    ("phase2-ca-cert", "ca_cert2"),
-    ("phase2-ca-path", "ca_path2"),
-];
-/// The certificate authorities that the system trusts, in one file: Debian's and Fedora's name.
-const SYSTEM_CERTIFICATES: [&str; 2] = [
-    "etc/ssl/certs/ca-certificates.crt",
-    "etc/pki/tls/certs/ca-bundle.crt",
-];
 /// The variables of a network block that say how one joins.
 const PASSED_ON: [&str; 31] = [
     "altsubject_match",
@@ -500,188 +433,4 @@ const PASSED_ON: [&str; 31] = [
 const LARGEST: u64 = 1 << 20;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use hawser_config::parse;
-
-    fn config(text: &str) -> RadioConfig {
-        let config: hawser_config::ClientConfig = parse(Path::new("client.toml"), text).unwrap();
-        config.radio
-    }
-
-    fn write(root: &Path, path: &str, text: &str) {
-        let path = root.join(path);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-    }
-
-    fn value(network: &KnownNetwork, name: &str) -> Option<String> {
-        let found = network.settings.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.to_string())
-    }
-
-    #[test]
-    fn what_network_manager_has_saved() {
-        let root = tempfile::tempdir().unwrap();
-        let place = "etc/NetworkManager/system-connections";
-        let home = "[connection]\nid=home\ntype=wifi\n\n[wifi]\nmode=infrastructure\nssid=my\\shome\n\n[wifi-security]\nkey-mgmt=wpa-psk\npsk=open sesame\n";
-        write(root.path(), &format!("{place}/home.nmconnection"), home);
-        let bytes = "[connection]\ntype=wifi\n[wifi]\nssid=99;97;102;195;169;\n";
-        write(root.path(), &format!("{place}/cafe.nmconnection"), bytes);
-        let unasked = "[connection]\ntype=wifi\nautoconnect=false\n[wifi]\nssid=never\n";
-        write(root.path(), &format!("{place}/never.nmconnection"), unasked);
-        let keyring =
-            "[connection]\ntype=wifi\n[wifi]\nssid=keyring\n[wifi-security]\nkey-mgmt=wpa-psk\npsk-flags=1\n";
-        write(root.path(), &format!("{place}/keyring.nmconnection"), keyring);
-        let wire = "[connection]\ntype=ethernet\n";
-        write(root.path(), &format!("{place}/wire.nmconnection"), wire);
-        let office = "[connection]\ntype=wifi\n[wifi]\nssid=office\n[wifi-security]\nkey-mgmt=wpa-eap\n[802-1x]\neap=peap;\nidentity=ann\npassword=secret\nphase2-auth=mschapv2\nca-cert=/etc/ssl/office.pem\n";
-        write(root.path(), &format!("{place}/office.nmconnection"), office);
-
-        let known = known_below(root.path(), &config(""));
-        let names: Vec<_> = known.keys().map(|name| String::from_utf8_lossy(name)).collect();
-        assert_eq!(names, ["café", "my home", "office"]);
-        assert_eq!(known[&b"my home"[..]].protection, Protection::Passphrase);
-        assert_eq!(
-            value(&known[&b"my home"[..]], "psk").as_deref(),
-            Some("\"open sesame\"")
-        );
-        assert_eq!(known["café".as_bytes()].protection, Protection::Open);
-        let office = &known[&b"office"[..]];
-        assert_eq!(office.protection, Protection::Enterprise);
-        assert_eq!(value(office, "eap").as_deref(), Some("PEAP"));
-        assert_eq!(value(office, "phase2").as_deref(), Some("\"auth=MSCHAPV2\""));
-        // Keys never reach a log.
-        let shown = format!("{known:?}");
-        assert!(!shown.contains("sesame") && !shown.contains("secret"), "{shown}");
-    }
-
-    /// An 802.1X profile with more lines in a section.
-    fn office(root: &Path, more: &str) -> Option<KnownNetwork> {
-        let text = format!(
-            "[connection]\ntype=wifi\n[wifi]\nssid=office\n[wifi-security]\nkey-mgmt=wpa-eap\n[802-1x]\neap=peap;\nidentity=ann\npassword=secret\nphase2-auth=mschapv2\n{more}"
-        );
-        let file = "etc/NetworkManager/system-connections/office.nmconnection";
-        write(root, file, &text);
-        known_below(root, &config("")).remove(&b"office"[..])
-    }
-
-    #[test]
-    fn every_check_of_a_server_is_made_or_the_network_is_not_joined() {
-        let root = tempfile::tempdir().unwrap();
-        let bundle = "etc/ssl/certs/ca-certificates.crt";
-        for (line, variable, expected) in [
-            (
-                "domain-match=radius.example.org",
-                "domain_match",
-                "\"radius.example.org\"",
-            ),
-            (
-                "domain-suffix-match=example.org",
-                "domain_suffix_match",
-                "\"example.org\"",
-            ),
-            ("subject-match=CN=radius", "subject_match", "\"CN=radius\""),
-            (
-                "altsubject-matches=DNS:a;DNS:b;",
-                "altsubject_match",
-                "\"DNS:a;DNS:b\"",
-            ),
-            (
-                "phase2-domain-match=inner.example",
-                "domain_match2",
-                "\"inner.example\"",
-            ),
-            (
-                "ca-cert=file:///etc/ssl/office.pem",
-                "ca_cert",
-                "\"/etc/ssl/office.pem\"",
-            ),
-            ("ca-path=/etc/ssl/office", "ca_path", "\"/etc/ssl/office\""),
-        ] {
-            let found = office(root.path(), line).unwrap();
-            assert_eq!(value(&found, variable).as_deref(), Some(expected), "{line}");
-        }
-        for line in [
-            "ca-cert=77;73;73;",
-            "ca-cert=pkcs11:token=a",
-            "some-new-match=x",
-            "system-ca-certs=true",
-        ] {
-            assert_eq!(office(root.path(), line), None, "{line}");
-        }
-        write(root.path(), bundle, "certificates");
-        let found = office(root.path(), "system-ca-certs=true\nca-cert=/old.pem").unwrap();
-        let expected = format!("\"/{bundle}\"");
-        assert_eq!(value(&found, "ca_cert"), Some(expected));
-    }
-
-    #[test]
-    fn a_profile_of_some_users_is_not_joined_for_all() {
-        let root = tempfile::tempdir().unwrap();
-        let text = "[connection]\ntype=wifi\npermissions=user:ann:;\n[wifi]\nssid=home\n";
-        let file = "etc/NetworkManager/system-connections/home.nmconnection";
-        write(root.path(), file, text);
-        assert!(known_below(root.path(), &config("")).is_empty());
-        write(root.path(), file, &text.replace("user:ann:;", ""));
-        assert_eq!(known_below(root.path(), &config("")).len(), 1);
-    }
-
-    #[test]
-    fn a_check_in_a_network_block_that_cannot_be_passed_on_forbids_it() {
-        let root = tempfile::tempdir().unwrap();
-        let block = |more: &str| {
-            let text = format!(
-                "network={{\n ssid=\"office\"\n key_mgmt=WPA-EAP\n eap=PEAP\n identity=\"ann\"\n {more}\n}}\n"
-            );
-            write(root.path(), "etc/wpa_supplicant/wpa_supplicant.conf", &text);
-            known_below(root.path(), &config("")).remove(&b"office"[..])
-        };
-        let found = block("check_cert_subject=\"CN=radius\"").unwrap();
-        assert_eq!(
-            value(&found, "check_cert_subject").as_deref(),
-            Some("\"CN=radius\"")
-        );
-        assert_eq!(block("ocsp=2"), None);
-        assert!(block("priority=3").is_some());
-    }
-
-    #[test]
-    fn what_iwd_and_wpa_supplicant_have_saved() {
-        let root = tempfile::tempdir().unwrap();
-        write(
-            root.path(),
-            "var/lib/iwd/home.psk",
-            "[Security]\nPassphrase=open sesame\n",
-        );
-        write(root.path(), "var/lib/iwd/=636166c3a9.open", "");
-        let text = "ctrl_interface=/run/wpa\n# network={\nnetwork={\n  ssid=\"van\"\n  psk=\"twelve horses\"\n}\nnetwork={\n ssid=\"off\"\n disabled=1\n key_mgmt=NONE\n}\nnetwork={\n ssid=\"three\"\n key_mgmt=SAE\n sae_password=\"x\"\n ieee80211w=2\n}\n";
-        write(root.path(), "etc/wpa_supplicant/wpa_supplicant.conf", text);
-        let known = known_below(root.path(), &config(""));
-        let all: Vec<_> = known
-            .values()
-            .map(|network| (String::from_utf8_lossy(&network.ssid), network.protection))
-            .collect();
-        assert_eq!(
-            all,
-            [
-                ("café".into(), Protection::Open),
-                ("home".into(), Protection::Passphrase),
-                ("three".into(), Protection::Sae),
-                ("van".into(), Protection::Passphrase),
-            ]
-        );
-    }
-
-    #[test]
-    fn the_configuration_chooses_among_them_and_adds_its_own() {
-        let root = tempfile::tempdir().unwrap();
-        for name in ["a", "b", "guest-1"] {
-            write(root.path(), &format!("var/lib/iwd/{name}.open"), "");
-        }
-        let own = "[radio]\njoin = [\"b\", \"guest-*\", \"own\"]\navoid = [\"guest-1\"]\n[[radio.network]]\nssid = \"own\"\npassword = \"open sesame\"\n";
-        let known = known_below(root.path(), &config(own));
-        let names: Vec<_> = known.keys().map(|name| String::from_utf8_lossy(name)).collect();
-        assert_eq!(names, ["b", "own"]);
-    }
-}
+mod tests;

@@ -8,6 +8,7 @@ use hawser_linux::netlink::traffic;
 use hawser_linux::wireless::cards::{Card, Interface, Kind, Link, Wireless};
 use hawser_linux::wireless::written;
 use hawser_radio::stations::channel;
+use hawser_wire::airtime::Airtime;
 use serde_json::{Value, json};
 
 use super::slots::{self, Slots};
@@ -45,7 +46,7 @@ impl Keeper {
     /// Brings what others see up to date.
     pub(super) async fn show(&mut self) {
         let (mut stations, mut airtimes) = (BTreeMap::new(), Vec::new());
-        let mut pauses = Vec::new();
+        let (mut pauses, mut listeners) = (Vec::new(), BTreeMap::new());
         if Wireless::is_there()
             && let Ok(wireless) = self.wireless()
         {
@@ -58,11 +59,13 @@ impl Keeper {
                     && let Some(airtime) = self.airtimes.measure(&one.name, link, frequency)
                 {
                     airtimes.push((one.name.clone(), airtime));
+                    listeners.insert(frequency, one.index);
                 }
                 if link.is_some() || self.stations.contains_key(&one.name) {
                     stations.insert(one.name.clone(), self.shown(one, link));
                 }
             }
+            self.measure_others(&wireless, &listeners, &mut airtimes).await;
         }
         for (state, slots) in self
             .cards
@@ -84,6 +87,26 @@ impl Keeper {
             notices: self.notices.clone(),
         };
         tell_if_new(&self.tell, view);
+    }
+
+    /// Measures what others take of each channel, by a station there.
+    async fn measure_others(
+        &mut self,
+        wireless: &Wireless,
+        listeners: &BTreeMap<u32, u32>,
+        airtimes: &mut [(String, Airtime)],
+    ) {
+        for (frequency, index) in listeners {
+            let times = wireless.busy_times(*index).await.unwrap_or_default();
+            let Some(times) = times.get(frequency) else {
+                continue;
+            };
+            let others = Airtime::parts(self.airtimes.others(*frequency, *times));
+            let of_channel = |one: &&mut (String, Airtime)| u32::from(one.1.channel) == *frequency;
+            for (_, airtime) in airtimes.iter_mut().filter(of_channel) {
+                airtime.others = others;
+            }
+        }
     }
 
     pub(super) fn shown_in_slots(&self, card: &Card, shown: &slots::Shown, slots: &Slots) -> Value {

@@ -12,6 +12,7 @@
 //! station in, is shown as lost, and the owner ends the slots.
 
 mod frames;
+mod packets;
 mod rate;
 mod relay;
 
@@ -22,7 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant as Clock};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use hawser_config::identity::random;
 use hawser_linux::clock::use_precise_timers;
 use hawser_linux::hwsim::Cards;
@@ -32,6 +33,8 @@ use hawser_linux::wireless::air::{AirSocket, EthernetTap};
 use hawser_linux::wireless::cards::Wireless;
 use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{Radiotap, Writer};
+use hawser_radio::juggler::sequence::{Duplicates, SequenceNumbers};
+use hawser_radio::juggler::tuning::Tuning;
 use hawser_radio::juggler::{
     Config, Event, Juggler, NetworkConfig, NetworkId, Shares, SharesConfig, State, Wake,
 };
@@ -39,13 +42,16 @@ use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
 
 use frames::SILENT;
+use packets::{Packet, Packets};
 use rate::Rate;
-use relay::{Origin, Relay};
+use relay::Relay;
 
 /// A card that is shared by slots; ended with [`Slots::end`].
 pub(super) struct Slots {
     pub(super) monitor: String,
     shown: AllShown,
+    /// Reason why it has ended by itself.
+    ended: Arc<Mutex<Option<String>>>,
     stop: Arc<AtomicBool>,
     waker: Arc<Waker>,
     weights: mpsc::Sender<(usize, u32)>,
@@ -144,6 +150,8 @@ impl Slots {
             signal: None,
         });
         let shown = Arc::new(Mutex::new(shown.collect()));
+        let ended = Arc::new(Mutex::new(None));
+        let end = Arc::clone(&ended);
         let (stop, waker) = (Arc::new(AtomicBool::new(false)), Arc::new(Waker::new()?));
         let shared = (Arc::clone(&shown), Arc::clone(&stop), Arc::clone(&waker));
         let (weights, wanted) = mpsc::channel();
@@ -154,15 +162,16 @@ impl Slots {
                 let (shown, stop, waker) = shared;
                 let on = (air, medium, index, address);
                 let driver = Driver::new(on, turns, surfaces, (shown, wanted));
-                match driver {
-                    Ok(driver) => driver.run(&stop, &waker),
-                    Err(error) => tracing::warn!(error = format!("{error:#}"), "no slots"),
+                if let Err(error) = driver.and_then(|driver| driver.run(&stop, &waker)) {
+                    let text = format!("{error:#}");
+                    *end.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
                 }
             })
             .context("cannot start a thread")?;
         Ok(Self {
             monitor: monitor.to_owned(),
             shown,
+            ended,
             stop,
             waker,
             weights,
@@ -188,6 +197,11 @@ impl Slots {
     /// Whether it still runs.
     pub(super) fn is_alive(&self) -> bool {
         !self.thread.is_finished()
+    }
+
+    /// Returns why it has ended by itself, in words.
+    pub(super) fn reason(&self) -> Option<String> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Serves the network at that place for so many slots in turn.
@@ -225,49 +239,6 @@ impl Slots {
 
 /// How each network is doing, for whoever asks.
 type AllShown = Arc<Mutex<Vec<Shown>>>;
-
-/// A packet in one of the driver's buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Packet(u32);
-
-/// Buffers by number: an Ethernet frame, or a whole frame of a station and how that calls it.
-#[derive(Default)]
-struct Packets {
-    all: Vec<(Vec<u8>, Option<Origin>)>,
-    free: Vec<u32>,
-}
-
-impl Packets {
-    fn put(&mut self, bytes: &[u8]) -> Packet {
-        let number = self.free.pop().unwrap_or_else(|| {
-            self.all.push((Vec::new(), None));
-            u32::try_from(self.all.len() - 1).expect("queues have bounds")
-        });
-        let (buffer, origin) = &mut self.all[number as usize];
-        buffer.clear();
-        buffer.extend_from_slice(bytes);
-        *origin = None;
-        Packet(number)
-    }
-
-    fn put_from(&mut self, bytes: &[u8], origin: Origin) -> Packet {
-        let packet = self.put(bytes);
-        self.all[packet.0 as usize].1 = Some(origin);
-        packet
-    }
-
-    fn get(&self, packet: Packet) -> &[u8] {
-        &self.all[packet.0 as usize].0
-    }
-
-    fn origin(&self, packet: Packet) -> Option<Origin> {
-        self.all[packet.0 as usize].1
-    }
-
-    fn release(&mut self, packet: Packet) {
-        self.free.push(packet.0);
-    }
-}
 
 /// Where the packets of a network surface in the machine.
 enum Surface {
@@ -309,7 +280,8 @@ struct Member {
     writer: Writer,
     ssid: Vec<u8>,
     is_5ghz: bool,
-    last_sequence: Option<u16>,
+    numbers: SequenceNumbers,
+    duplicates: Duplicates,
     /// When its access point was last heard.
     heard_at: Clock,
 }
@@ -331,8 +303,10 @@ struct Driver {
     /// What carries the frames of kernel stations, where there are any.
     medium: Option<Cards>,
     monitor: u32,
-    /// The channel that the card was last tuned to.
+    /// The channel that the card was last tuned to; none where it has not followed.
     tuned: Option<u16>,
+    /// Proof, by received frames, that it is there.
+    tuning: Tuning,
     slot: Duration,
     runtime: tokio::runtime::Runtime,
     wireless: Wireless,
@@ -388,7 +362,8 @@ impl Driver {
                 },
                 ssid: heard.ssid,
                 is_5ghz: heard.frequency > 5000,
-                last_sequence: None,
+                numbers: SequenceNumbers::default(),
+                duplicates: Duplicates::default(),
                 heard_at: Clock::now(),
             });
         }
@@ -406,6 +381,7 @@ impl Driver {
             medium,
             monitor,
             tuned: None,
+            tuning: Tuning::default(),
             slot: turns.slot,
             runtime,
             wireless,
@@ -424,25 +400,25 @@ impl Driver {
         Instant::ZERO + self.started.elapsed()
     }
 
-    fn run(mut self, stop: &AtomicBool, waker: &Waker) {
+    fn run(mut self, stop: &AtomicBool, waker: &Waker) -> anyhow::Result<()> {
         let mut buffer = vec![0; LONGEST_FRAME];
         let mut looked_at = Clock::now();
         while !stop.load(Ordering::Acquire) {
-            if let Err(error) = self.turn(waker, &mut buffer) {
-                tracing::warn!(error = format!("{error:#}"), "the card's slots end");
-                return;
-            }
+            self.turn(waker, &mut buffer)?;
             if looked_at.elapsed() > LOOK {
                 looked_at = Clock::now();
                 self.look();
             }
         }
         // Nobody is left with packets for somebody who does not come back.
-        let own = |member: &&Member| matches!(member.surface, Surface::Device(_));
-        for member in self.members.iter().filter(own) {
+        let own = |member: &&mut Member| matches!(member.surface, Surface::Device(_));
+        for member in self.members.iter_mut().filter(own) {
             let header = Radiotap::to_send(Rate::lowest(member.is_5ghz));
-            let _ = self.air.send(&header, &member.writer.deauthenticate());
+            let mut goodbye = member.writer.deauthenticate();
+            member.numbers.assign(&mut goodbye);
+            let _ = self.air.send(&header, &goodbye);
         }
+        Ok(())
     }
 
     fn turn(&mut self, waker: &Waker, buffer: &mut [u8]) -> anyhow::Result<()> {
@@ -465,6 +441,9 @@ impl Driver {
                 Surface::Station(_) => self.medium.as_ref().map_or(waker.as_fd(), AsFd::as_fd),
             }))
             .collect();
+        if let Some(mhz) = self.tuning.stuck_on() {
+            bail!("it does not follow to other channels: it stays on {mhz} MHz");
+        }
         wait_readable(&sources, Some(timeout.min(LOOK)), &mut ready[..sources.len()])?;
         if ready[0] {
             waker.clear();
@@ -622,6 +601,7 @@ impl Driver {
         let mhz = frequency(channel.into());
         let tuned = self.runtime.block_on(self.wireless.tune(self.monitor, mhz));
         self.tuned = tuned.is_ok().then_some(channel);
+        self.tuning.handle_tuned(mhz, self.now());
         if let Err(error) = tuned {
             tracing::debug!(
                 error = format!("{:#}", anyhow::anyhow!(error)),
@@ -629,6 +609,12 @@ impl Driver {
                 "not tuned"
             );
         }
+    }
+
+    /// Returns the channel of a network.
+    fn channel_of(&self, place: usize) -> Option<u16> {
+        let member = self.members.get(place)?;
+        Some(self.juggler.network(member.id)?.config().channel)
     }
 
     fn device(&self, id: NetworkId) -> Option<&EthernetTap> {
@@ -681,18 +667,3 @@ const AT_ONCE: usize = 64;
 const LOOK: Duration = Duration::from_millis(100);
 /// Beacons come ten times a second, and a network is away for a cycle.
 const UNHEARD: Duration = Duration::from_secs(3);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_are_used_again() {
-        let mut packets = Packets::default();
-        let first = packets.put(b"one");
-        packets.release(first);
-        let second = packets.put(b"two");
-        assert_eq!((first, packets.get(second)), (second, &b"two"[..]));
-        assert_eq!(packets.all.len(), 1);
-    }
-}

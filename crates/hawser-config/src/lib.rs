@@ -61,7 +61,7 @@ pub use limits::{LimitsConfig, SlowTo, WhenUsed};
 pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use preference::{EachWay, Uses, When};
-pub use radio::{Password, RadioConfig, WifiNetwork};
+pub use radio::{AccessPoints, Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};

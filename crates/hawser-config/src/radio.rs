@@ -22,6 +22,8 @@ pub struct RadioConfig {
     pub avoid: Vec<Pattern>,
     /// At most so many at a time, over all cards.
     pub stations: usize,
+    /// Number of access points of one network that are joined at a time.
+    pub access_points: AccessPoints,
     /// Whether a card that can be on one channel only may serve networks of several channels in
     /// turn. Slower than one good access point, unless what is behind each is slow.
     pub slots: bool,
@@ -46,6 +48,7 @@ impl Default for RadioConfig {
             join: all(),
             avoid: Vec::new(),
             stations: 8,
+            access_points: AccessPoints::default(),
             slots: false,
             slot: Span(DEFAULT_SLOT),
             scan: Share(DEFAULT_SCAN),
@@ -61,6 +64,18 @@ impl RadioConfig {
     pub fn is_secret(&self) -> bool {
         self.networks.iter().any(|network| network.password.is_some())
     }
+}
+
+/// Number of access points of one network that are joined at a time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum AccessPoints {
+    /// As many as there is room for.
+    #[serde(rename = "all")]
+    All,
+    /// The best one.
+    #[default]
+    #[serde(rename = "one for each network")]
+    OneForEachNetwork,
 }
 
 /// An access point keeps some 64 packets for a station that sleeps: with two networks, this lets

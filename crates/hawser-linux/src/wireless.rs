@@ -35,6 +35,16 @@ pub fn written(address: [u8; 6]) -> String {
     address.map(|byte| format!("{byte:02x}")).join(":")
 }
 
+/// Reads an address of a device as people write it.
+#[must_use]
+pub fn address(text: &str) -> Option<[u8; 6]> {
+    let bytes: Option<Vec<u8>> = text
+        .split([':', '-'])
+        .map(|part| (part.len() == 2).then(|| u8::from_str_radix(part, 16).ok())?)
+        .collect();
+    bytes?.try_into().ok()
+}
+
 /// Whether an interface is up.
 fn is_up(interface: &str) -> bool {
     ask(interface, ioctl_request(libc::SIOCGIFFLAGS as u32)).is_ok_and(|answer| {

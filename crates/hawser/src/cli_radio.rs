@@ -147,7 +147,13 @@ fn render(said: &Value) -> String {
     }
     let known: Vec<_> = list(&said["known"])
         .iter()
-        .map(|known| format!("{} ({})", text(&known["ssid"]), text(&known["known_by"])))
+        .map(|known| {
+            let (ssid, by) = (text(&known["ssid"]), text(&known["known_by"]));
+            match known["not_joined"].as_str() {
+                Some(why) => format!("{ssid} ({by}, not joined: {why})"),
+                None => format!("{ssid} ({by})"),
+            }
+        })
         .collect();
     if known.is_empty() {
         out += "no network is known: save one in NetworkManager, or write [[radio.network]] in client.toml";

@@ -4,9 +4,11 @@ use std::time::{Duration, Instant as Clock};
 
 use hawser_netem::air::{Beacon, Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort};
+use hawser_radio::stations::frequency;
 
+use super::packets::Packet;
 use super::rate::Rate;
-use super::{Driver, Flying, Packet, Surface};
+use super::{Driver, Flying, Surface};
 
 impl Driver {
     pub(super) fn transmit(&mut self, outgoing: Outgoing<Frame<Packet>>) {
@@ -43,12 +45,19 @@ impl Driver {
         }
     }
 
-    fn send_frame(&mut self, place: usize, bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
+    fn send_frame(&mut self, place: usize, mut bytes: Vec<u8>, what: Outgoing<Frame<Packet>>) {
         let rate = if let Frame::Data { packet, .. } = what.body {
             self.rate_of(packet).unwrap_or(self.rate.units())
         } else {
             Rate::lowest(self.members[place].is_5ghz)
         };
+        if self.tuned.is_none() || self.tuned != self.channel_of(place) {
+            // No receiver is on the card's channel, and sending may be forbidden there.
+            self.finish(&what, (0, false));
+            return;
+        }
+        // A station of the kernel's has counted without the frames that are written here.
+        self.members[place].numbers.assign(&mut bytes);
         if matches!(self.air.send(&Radiotap::to_send(rate), &bytes), Ok(true)) {
             self.flying.push_back(Flying {
                 bytes,
@@ -115,12 +124,22 @@ impl Driver {
             }
             return;
         }
+        let now = self.now();
+        if said
+            .frequency
+            .is_some_and(|mhz| self.tuning.handle_heard(mhz, now))
+        {
+            self.tuned = None;
+        }
         if said.is_damaged {
             return;
         }
         if let Some(envelope) = bytes::envelope(frame)
             && let Some(place) = self.place_of(envelope.from)
         {
+            if envelope.to == self.own && self.is_duplicate(place, frame) {
+                return;
+            }
             if envelope.to == self.own && envelope.sort == Sort::Data {
                 let bytes = u32::try_from(frame.len()).unwrap_or(0);
                 self.shares.handle_carried(place, bytes, self.now());
@@ -130,10 +149,26 @@ impl Driver {
                 self.hand_to_station(place, envelope, frame, said);
             }
         }
-        if let Some(frame) = bytes::parse(frame) {
+        // A beacon of the channel before, which was read late, is no sign of a move to this one.
+        let is_late = said.frequency.is_some_and(|mhz| Some(mhz) != self.tuned_mhz());
+        if let Some(frame) = bytes::parse(frame)
+            && !(is_late && matches!(frame.heard, bytes::Heard::Beacon { .. }))
+        {
             self.on_frame(&frame, said.signal);
             self.carry_out();
         }
+    }
+
+    /// Returns the channel that the card was tuned to, MHz.
+    fn tuned_mhz(&self) -> Option<u32> {
+        self.tuned.map(|channel| frequency(channel.into()))
+    }
+
+    /// Returns whether a frame to this station is a retry of one that was read already. A station
+    /// of the kernel's finds that out by itself.
+    fn is_duplicate(&mut self, place: usize, frame: &[u8]) -> bool {
+        let member = &mut self.members[place];
+        matches!(member.surface, Surface::Device(_)) && member.duplicates.handle_frame(frame)
     }
 
     fn place_of(&self, access_point: [u8; 6]) -> Option<usize> {
@@ -179,12 +214,7 @@ impl Driver {
                 source,
                 ether: (kind, payload),
                 more,
-                sequence: (number, is_again),
             } if is_ours || (is_for_all && source != own) => {
-                if is_again && member.last_sequence == Some(number) {
-                    return;
-                }
-                member.last_sequence = Some(number);
                 let ethernet = [&destination[..], &source, &kind.to_be_bytes(), payload].concat();
                 if let Surface::Device(tap) = &member.surface
                     && is_for_all

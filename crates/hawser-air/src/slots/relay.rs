@@ -18,7 +18,8 @@ use hawser_linux::hwsim::{Card, Cards, FromCards, RATES, Received, first_rate};
 use hawser_radio::juggler::bytes::{self, Envelope, Heard, Notices, Radiotap, Sort};
 use hawser_radio::stations::frequency;
 
-use super::{Driver, Packet, Surface, UNHEARD};
+use super::packets::{Origin, Packet};
+use super::{Driver, Surface, UNHEARD};
 
 /// A network's simulated card.
 pub(super) struct Relay {
@@ -30,14 +31,6 @@ pub(super) struct Relay {
     signal: i8,
     /// When the station was last handed a beacon.
     given_at: Clock,
-}
-
-/// A frame of a station that waits for its slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Origin {
-    cookie: u64,
-    /// As a place in [`RATES`].
-    rate: usize,
 }
 
 impl Relay {

@@ -38,6 +38,14 @@ pub enum WirelessError {
         /// Why.
         source: Nl80211Error,
     },
+    /// The kernel has accepted a channel, and the card is on another.
+    #[error("the card is on {is} MHz, not on {wanted} MHz")]
+    Elsewhere {
+        /// The channel asked for, MHz.
+        wanted: u32,
+        /// The channel that it is on, MHz.
+        is: u32,
+    },
 }
 
 impl WirelessError {
@@ -130,6 +138,11 @@ pub struct Card {
     pub name: String,
     /// Its driver, where the system says it.
     pub driver: Option<String>,
+    /// Its own address.
+    pub address: [u8; 6],
+    /// The bits in which its interfaces' addresses may differ from its own; all zero where its
+    /// driver declares none.
+    pub address_mask: [u8; 6],
     /// Whether it can be a station at all.
     pub has_stations: bool,
     /// The frequencies that it may use where it is, MHz; those of Wi-Fi alone.
@@ -194,6 +207,10 @@ pub struct Link {
     pub received_kbps: Option<u32>,
     /// Frames sent to it.
     pub sent: u32,
+    /// Frames received from it.
+    pub received: u32,
+    /// Bytes of both.
+    pub bytes: u64,
     /// Those that were sent again.
     pub retried: u32,
     /// Those that were given up.
@@ -253,6 +270,8 @@ impl Wireless {
         let mut cards: Vec<_> = found.into_values().collect();
         for card in &mut cards {
             card.driver = driver(&card.name);
+            card.address = address(&card.name, "macaddress");
+            card.address_mask = address(&card.name, "address_mask");
         }
         Ok(cards)
     }
@@ -403,6 +422,20 @@ impl Wireless {
         }
     }
 
+    /// Returns the counters of [`survey`](Self::survey) by the centres of the channels, MHz: time
+    /// listened, and busy time of it. Units: ms.
+    ///
+    /// # Errors
+    /// There is no such interface.
+    pub async fn busy_times(&self, index: u32) -> Result<BTreeMap<u32, (u64, u64)>, WirelessError> {
+        let attributes = Nl80211Survey::new(index).build();
+        let request = self.handle.survey().dump(attributes).execute().await;
+        match collect("survey the channels", request).await {
+            Err(error) if error.code() == Some(libc::EOPNOTSUPP) => Ok(BTreeMap::new()),
+            messages => Ok(messages?.into_iter().filter_map(busy_time).collect()),
+        }
+    }
+
     /// Makes a station interface of that address on a card; it is down.
     ///
     /// # Errors
@@ -447,17 +480,37 @@ impl Wireless {
             .map(drop)
     }
 
-    /// Tunes a monitor interface's card to a channel of 20 MHz, by its centre, MHz.
+    /// Tunes a monitor interface's card to a channel of 20 MHz, by its centre, MHz, and asks the
+    /// kernel which channel it is on then.
     ///
     /// # Errors
-    /// The channel is not allowed, or another interface holds the card's.
+    /// The channel is not allowed, or another interface holds the card's. The kernel reports
+    /// another channel: [`WirelessError::Elsewhere`].
     pub async fn tune(&self, index: u32, frequency: u32) -> Result<(), WirelessError> {
         let attributes = Nl80211Channel::new(index)
             .frequency(frequency)
             .channel_width(Nl80211ChannelWidth::NoHt20)
             .build();
         let request = self.handle.wireless_physic().set(attributes).execute().await;
-        collect("tune a Wi-Fi card", request).await.map(drop)
+        collect("tune a Wi-Fi card", request).await?;
+        // Not every driver reports the channel of a monitor.
+        match self.frequency(index).await? {
+            Some(is) if is != frequency => Err(WirelessError::Elsewhere {
+                wanted: frequency,
+                is,
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the channel that an interface is on, MHz.
+    async fn frequency(&self, index: u32) -> Result<Option<u32>, WirelessError> {
+        let attributes = vec![Nl80211Attr::IfIndex(index)];
+        let request = self.handle.interface().get(attributes).execute().await;
+        let messages = collect("ask for a Wi-Fi interface", request).await?;
+        let found = messages.into_iter().filter_map(interface);
+        let mut own = found.filter(|one| one.index == index);
+        Ok(own.next().and_then(|one| one.frequency))
     }
 
     /// Removes an interface.
@@ -625,6 +678,12 @@ fn heard(attributes: Vec<Nl80211Attr>) -> Option<Heard> {
 }
 
 fn survey(attributes: Vec<Nl80211Attr>) -> Option<(u32, f64)> {
+    let (frequency, (time, busy)) = busy_time(attributes)?;
+    let share = busy as f64 / time as f64;
+    Some((frequency, share.min(1.0))).filter(|_| time > 0)
+}
+
+fn busy_time(attributes: Vec<Nl80211Attr>) -> Option<(u32, (u64, u64))> {
     let infos = attributes.into_iter().find_map(|attribute| match attribute {
         Nl80211Attr::SurveyInfo(infos) => Some(infos),
         _ => None,
@@ -638,8 +697,7 @@ fn survey(attributes: Vec<Nl80211Attr>) -> Option<(u32, f64)> {
             _ => {}
         }
     }
-    let share = busy? as f64 / time as f64;
-    Some((frequency?, share.min(1.0))).filter(|_| time > 0)
+    Some((frequency?, (time, busy?)))
 }
 
 fn link(attributes: Vec<Nl80211Attr>) -> Link {
@@ -664,6 +722,10 @@ impl Link {
             Nl80211StationInfo::TxBitrate(rate) => self.sent_kbps = kbps(&rate),
             Nl80211StationInfo::RxBitrate(rate) => self.received_kbps = kbps(&rate),
             Nl80211StationInfo::TxPackets(count) => self.sent = count,
+            Nl80211StationInfo::RxPackets(count) => self.received = count,
+            Nl80211StationInfo::RxBytes64(count) | Nl80211StationInfo::TxBytes64(count) => {
+                self.bytes = self.bytes.saturating_add(count);
+            }
             Nl80211StationInfo::TxRetries(count) => self.retried = count,
             Nl80211StationInfo::TxFailed(count) => self.failed = count,
             Nl80211StationInfo::TxDuration(us) => self.air_us = Some(us),
@@ -684,6 +746,14 @@ fn kbps(rate: &[Nl80211RateInfo]) -> Option<u32> {
 fn driver(card: &str) -> Option<String> {
     let link = std::fs::read_link(format!("/sys/class/ieee80211/{card}/device/driver")).ok()?;
     Some(link.file_name()?.to_string_lossy().into_owned())
+}
+
+/// Returns an address that the system has a file for; zero where there is none.
+fn address(card: &str, file: &str) -> [u8; 6] {
+    let text = std::fs::read_to_string(format!("/sys/class/ieee80211/{card}/{file}"));
+    text.ok()
+        .and_then(|text| super::address(text.trim()))
+        .unwrap_or_default()
 }
 
 // Source: linux/nl80211.h, linux/netlink.h.

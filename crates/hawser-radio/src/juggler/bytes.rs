@@ -39,8 +39,6 @@ pub enum Heard<'a> {
         ether: (u16, &'a [u8]),
         /// The access point keeps more.
         more: bool,
-        /// Sequence number, and whether it was sent before.
-        sequence: (u16, bool),
     },
     /// A frame without a packet.
     Null,
@@ -99,7 +97,6 @@ pub fn parse(bytes: &[u8]) -> Option<Frame<'_>> {
                 source: third,
                 ether: (u16::from_be_bytes(*ether), payload),
                 more: flags & MORE_DATA != 0,
-                sequence: (control >> 4, flags & RETRY != 0),
             }
         }
         _ => return None,
@@ -217,7 +214,7 @@ pub struct Writer {
 impl Writer {
     fn header(&self, kind: u8, flags: u8, third: Bssid) -> Vec<u8> {
         let mut frame = Vec::with_capacity(HEADER + 32);
-        // Duration and sequence number are the card's business.
+        // The card fills in the duration; `SequenceNumbers` numbers the frame.
         frame.extend([kind, flags, 0, 0]);
         frame.extend(self.bssid);
         frame.extend(self.own);
@@ -303,6 +300,8 @@ pub struct Radiotap {
     pub signal: Option<i8>,
     /// Its rate, where it is one of 802.11a, b or g, in units of 500 kbit/s.
     pub rate: Option<u8>,
+    /// The channel that the radio was on, MHz.
+    pub frequency: Option<u32>,
     /// Whether a check sum of four bytes ends the frame.
     pub has_check_sum: bool,
     /// Whether it arrived damaged.
@@ -335,6 +334,7 @@ impl Radiotap {
                     said.is_damaged = field[0] & 0x40 != 0;
                 }
                 2 => said.rate = Some(field[0]),
+                3 => said.frequency = word(field, 0).map(u32::from),
                 5 => said.signal = Some(field[0].cast_signed()),
                 15 => said.sent = Some(field[0] & 1 == 0),
                 17 => said.retries = field[0],
@@ -416,7 +416,6 @@ const QOS_NULL: u8 = 0xc8;
 const TO_DS: u8 = 0x01;
 const FROM_DS: u8 = 0x02;
 const MORE_FRAGMENTS: u8 = 0x04;
-const RETRY: u8 = 0x08;
 const POWER_SAVE: u8 = 0x10;
 const MORE_DATA: u8 = 0x20;
 const PROTECTED: u8 = 0x40;
@@ -513,8 +512,8 @@ mod tests {
             .map(|(said, frame)| (said, frame.to_vec()))
             .unwrap();
         assert_eq!(
-            (said.signal, said.rate, said.sent, &frame[..]),
-            (Some(-48), Some(12), None, &b"frame"[..])
+            (said.signal, said.rate, said.frequency, said.sent, &frame[..]),
+            (Some(-48), Some(12), Some(2412), None, &b"frame"[..])
         );
         // TX flags: failed, three retries.
         let header = [0, 0, 11, 0, 0, 0x80, 2, 0, 1, 0, 3];
@@ -548,7 +547,8 @@ mod tests {
         let sent = WRITER.null(true);
         let mut said = sent.clone();
         (said[2], said[22]) = (44, 0x30);
-        said[1] |= RETRY;
+        // The retry bit.
+        said[1] |= 0x08;
         assert!(is_same(&sent, &said));
         assert!(!is_same(&WRITER.authenticate(), &said));
         assert!(is_same(&WRITER.ps_poll(1), &WRITER.ps_poll(1)));

@@ -20,10 +20,11 @@ impl<P: Copy> Juggler<P> {
             return;
         };
         if self.phase == Phase::Active
+            && matches!(frame, Frame::Beacon(_))
             && let Some(network) = self.networks.get_mut(&id)
         {
-            // Where it is heard is where it is: its announcement of another channel may have been
-            // missed.
+            // An access point is on the channel of its beacons: the announcement of another
+            // channel may have been missed. Other frames may be read after their slot.
             network.config.channel = self.channel;
         }
         match *frame {

@@ -33,10 +33,12 @@ mod dhcp;
 mod frames;
 mod handoff;
 mod network;
+pub mod sequence;
 mod shares;
 mod switching;
 #[cfg(test)]
 mod tests;
+pub mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -12,10 +12,16 @@
 //! One that refused is left alone, twice as long each time. One behind which nothing answers keeps
 //! a small share of its worth, so that it is joined only where nothing else is, and is tried again
 //! after a while.
+//!
+//! Of several access points of one network, one is joined, or all that there is room for
+//! ([`Rule`]). A further one is worth half of another network: the same line may be behind both.
+//! [`handover`] says in which order stations are joined and left.
 
 pub mod beacon;
+pub mod handover;
 pub mod tour;
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use beacon::Security;
@@ -49,6 +55,24 @@ pub struct Room {
     pub channels: usize,
     /// The frequencies that interfaces of others hold, MHz.
     pub held: Vec<u32>,
+}
+
+/// Access points that may be joined beside those that others have joined on this machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rule {
+    /// The networks that others have joined: no access point of them may be joined, unless `all`.
+    pub networks: Vec<Vec<u8>>,
+    /// The access points that others have joined.
+    pub access_points: Vec<Bssid>,
+    /// Allows several access points of one network.
+    pub all: bool,
+}
+
+impl Rule {
+    fn allows(&self, heard: &Heard) -> bool {
+        let is_taken = self.access_points.contains(&heard.bssid);
+        !is_taken && (self.all || !self.networks.contains(&heard.ssid))
+    }
 }
 
 /// Chooses the access points of a card.
@@ -133,12 +157,12 @@ impl Stations {
     pub fn propose(
         &self,
         room: &Room,
-        taken: &[Vec<u8>],
+        rule: &Rule,
         now: Instant,
         fits: impl Fn(&Heard) -> bool,
     ) -> Vec<Heard> {
         let candidates: Vec<_> = self
-            .candidates(room, taken, now)
+            .candidates(room, rule, now)
             .into_iter()
             .filter(|one| fits(one.heard))
             .collect();
@@ -147,13 +171,10 @@ impl Stations {
     }
 
     /// The access points to be joined at the same time; what is in it already should stay as it is.
-    ///
-    /// `taken`: the names of networks that others have joined on this machine; a second station of
-    /// the same network would lead to the same way out.
-    pub fn choose(&mut self, room: &Room, taken: &[Vec<u8>], now: Instant) -> Vec<Heard> {
+    pub fn choose(&mut self, room: &Room, rule: &Rule, now: Instant) -> Vec<Heard> {
         self.heard
             .retain(|bssid, known| self.present.contains(bssid) || now < known.at + FORGOTTEN);
-        let candidates = self.candidates(room, taken, now);
+        let candidates = self.candidates(room, rule, now);
         let is_present = |one: &&Candidate| self.present.contains(&one.heard.bssid);
         let mut best = within(candidates.iter().filter(is_present).collect(), room);
         let mut most = carried(&best) * STICKY;
@@ -170,37 +191,49 @@ impl Stations {
         chosen
     }
 
-    /// What could be joined now: the best access point of each network.
-    fn candidates(&self, room: &Room, taken: &[Vec<u8>], now: Instant) -> Vec<Candidate<'_>> {
-        let mut best: BTreeMap<&[u8], Candidate<'_>> = BTreeMap::new();
-        for known in self.heard.values() {
+    /// Returns what could be joined now: the best access point of each network, and the others of
+    /// it where the rule allows them and there is room for several.
+    fn candidates(&self, room: &Room, rule: &Rule, now: Instant) -> Vec<Candidate<'_>> {
+        let all = self.heard.values().filter(|known| {
             let heard = &known.heard;
             let is_full = room.held.len() >= room.channels && !room.held.contains(&heard.frequency);
-            if is_full || now < known.until || taken.contains(&heard.ssid) {
-                continue;
+            !is_full && now >= known.until && rule.allows(heard)
+        });
+        let mut all: Vec<_> = all.filter_map(|known| self.candidate(known, now)).collect();
+        // The best of each network comes first.
+        all.sort_by(|a, b| {
+            let worth = (b.behind, b.signal).partial_cmp(&(a.behind, a.signal));
+            a.heard
+                .ssid
+                .cmp(&b.heard.ssid)
+                .then(worth.unwrap_or(Ordering::Equal))
+        });
+        let is_one = !rule.all || room.stations <= 1;
+        let mut before: Option<&[u8]> = None;
+        all.retain_mut(|one| {
+            let is_further = before.replace(&one.heard.ssid) == Some(&one.heard.ssid);
+            if is_further {
+                one.behind *= SAME_NETWORK;
             }
-            let is_present = self.present.contains(&heard.bssid);
-            let signal = heard.signal + if is_present { STRONGER } else { 0 };
-            let Some(air) = air_rate(heard.signal) else {
-                continue;
-            };
-            let doubt = if now < known.nothing_until {
-                NOTHING_BEHIND
-            } else {
-                1.0
-            };
-            let candidate = Candidate {
-                heard,
-                signal,
-                air: air * doubt,
-                behind: BEHIND * doubt,
-            };
-            let present_best = best.entry(&heard.ssid).or_insert_with(|| candidate.clone());
-            if (candidate.behind, candidate.signal) > (present_best.behind, present_best.signal) {
-                *present_best = candidate;
-            }
-        }
-        best.into_values().collect()
+            !(is_further && is_one)
+        });
+        all
+    }
+
+    fn candidate<'a>(&self, known: &'a Known, now: Instant) -> Option<Candidate<'a>> {
+        let heard = &known.heard;
+        let is_present = self.present.contains(&heard.bssid);
+        let doubt = if now < known.nothing_until {
+            NOTHING_BEHIND
+        } else {
+            1.0
+        };
+        Some(Candidate {
+            heard,
+            signal: heard.signal + if is_present { STRONGER } else { 0 },
+            air: air_rate(heard.signal)? * doubt,
+            behind: BEHIND * doubt,
+        })
     }
 }
 
@@ -292,6 +325,9 @@ fn air_rate(signal: i32) -> Option<f64> {
 /// ratio to the rates of the air counts: at most one in three is then on one channel of good
 /// signal alone.
 const BEHIND: f64 = 20.0;
+/// Share of a network's worth that a further access point of it adds. Source: our choice; a line of
+/// its own behind it is as likely as the same line.
+const SAME_NETWORK: f64 = 0.5;
 /// Of the worth of an access point behind which nothing answers.
 const NOTHING_BEHIND: f64 = 0.01;
 /// Of what a network carries, where the air has no time for it.

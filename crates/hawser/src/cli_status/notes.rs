@@ -76,8 +76,16 @@ const LEAST_HELD: u64 = 100_000;
 pub(super) fn wifi(radio: &Value) -> String {
     let mut cards: std::collections::BTreeMap<&str, Vec<String>> = std::collections::BTreeMap::new();
     for station in list(radio) {
+        let of_one_network = list(radio)
+            .iter()
+            .filter(|other| other["ssid"] == station["ssid"]);
+        // Access points of one network are told apart by their addresses.
+        let point = match station["bssid"].as_str() {
+            Some(bssid) if of_one_network.count() > 1 => format!(" {bssid}"),
+            _ => String::new(),
+        };
         let place = match (station["ssid"].as_str(), station["channel"].as_u64()) {
-            (Some(ssid), Some(channel)) => format!("{ssid} (ch {channel})"),
+            (Some(ssid), Some(channel)) => format!("{ssid}{point} (ch {channel})"),
             (Some(ssid), None) => ssid.to_owned(),
             (None, _) => "no network".to_owned(),
         };
@@ -310,6 +318,25 @@ mod tests {
         );
         assert_eq!(dhcp("no carrier", "", None), "eth1: no carrier\n");
         assert_eq!(dhcp("failed", "said in a note", None), "");
+    }
+
+    #[test]
+    fn access_points_of_one_network_are_told_apart() {
+        let station = |interface: &str, ssid: &str, bssid: &str| {
+            json!({
+                "card": "phy0", "interface": interface, "ssid": ssid, "bssid": bssid,
+                "channel": 6, "state": "joined", "share": 0.5,
+            })
+        };
+        let shown = wifi(&json!([
+            station("hawserw0", "office", "02:00:00:00:00:01"),
+            station("hawserw1", "office", "02:00:00:00:00:02"),
+            station("hawserw2", "cafe", "02:00:00:00:00:03"),
+        ]));
+        assert_eq!(
+            shown,
+            "phy0: hawserw0 office 02:00:00:00:00:01 (ch 6) 50 %, hawserw1 office 02:00:00:00:00:02 (ch 6) 50 %, hawserw2 cafe (ch 6) 50 %\n"
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Wi-Fi on real stacks: access points of hostapd, cards of mac80211, wpa_supplicant and the
 //! daemons, in a kernel of their own and in virtual time.
 
+mod office;
 mod world;
 
 use std::time::Duration;

@@ -198,7 +198,7 @@ fn places() -> [&'static str; 4] {
 }
 
 /// What the client has logged.
-fn log() -> String {
+pub(crate) fn log() -> String {
     fs::read_to_string("/run/client.log").unwrap_or_default()
 }
 
