@@ -155,11 +155,6 @@ impl Incoming {
         self.end == Some(self.next)
     }
 
-    fn due(&mut self, at: Instant) -> Instant {
-        let due = self.ack_due.map_or(at, |due| due.min(at));
-        self.ack_due = Some(due);
-        due
-    }
 
     fn credit(&self) -> u64 {
         self.consumed + self.window
@@ -188,9 +183,7 @@ pub struct Receiving {
     /// By which side opens: the numbers below this one were opened, but for those in `awaited`.
     opened: [u32; 2],
     awaited: BTreeSet<StreamId>,
-    /// Streams with an acknowledgement due, and when the first of them is due at the soonest.
-    waiting: Vec<StreamId>,
-    next_due: Instant,
+    due: Due,
     /// Bytes up to the highest ones of all streams, and those of them that were consumed.
     received: u64,
     consumed: u64,
@@ -210,8 +203,10 @@ impl Receiving {
             streams: BTreeMap::new(),
             opened: [0, 1],
             awaited: BTreeSet::new(),
-            waiting: Vec::new(),
-            next_due: Instant::FAR_FUTURE,
+            due: Due {
+                streams: Vec::new(),
+                first: Instant::FAR_FUTURE,
+            },
             received: 0,
             consumed: 0,
             promised: 0,
@@ -327,8 +322,7 @@ impl Receiving {
             self.counters.too_scattered += 1;
             return None;
         }
-        let due = stream.due(now + ACK_INTERVAL);
-        note_due(&mut self.waiting, &mut self.next_due, (id, due));
+        self.due.note(id, stream, now + ACK_INTERVAL);
         if !is_new {
             self.counters.duplicates += 1;
             return None;
@@ -350,8 +344,7 @@ impl Receiving {
             self.notices.push_back(Notice::Ended(id));
         }
         if stream.is_complete() || stream.tune(self.config.max_window) {
-            let due = stream.due(now);
-            note_due(&mut self.waiting, &mut self.next_due, (id, due));
+            self.due.note(id, stream, now);
         }
         if stream.is_stopped {
             let read = stream.next - stream.consumed;
@@ -382,8 +375,7 @@ impl Receiving {
             Frame::Reset { id, code, sent } => self.on_reset(*id, *code, *sent, now),
             Frame::Blocked(id) => match self.streams.get_mut(id) {
                 Some(stream) => {
-                    let due = stream.due(now);
-                    note_due(&mut self.waiting, &mut self.next_due, (*id, due));
+                    self.due.note(*id, stream, now);
                     self.events.push_back(Event::Send(Frame::Session(self.promised)));
                 }
                 None => self.on_unknown(*id),
@@ -427,8 +419,7 @@ impl Receiving {
         (stream.highest, stream.consumed, stream.next) = (sent, sent, sent);
         stream.end = Some(sent);
         stream.beyond = Ranges::default();
-        let due = stream.due(now);
-        note_due(&mut self.waiting, &mut self.next_due, (id, due));
+        self.due.note(id, stream, now);
         if !std::mem::replace(&mut stream.is_end_told, true) && !stream.is_stopped {
             self.notices.push_back(Notice::Reset(id, code));
         }
@@ -445,8 +436,7 @@ impl Receiving {
         self.consumed += bytes;
         if stream.end.is_none() && stream.credit() - stream.promised >= stream.window / 4 {
             let at = (stream.last_ack + CREDIT_INTERVAL).max(now);
-            let due = stream.due(at);
-            note_due(&mut self.waiting, &mut self.next_due, (id, due));
+            self.due.note(id, stream, at);
         }
         self.announce();
         self.close(id);
@@ -487,19 +477,19 @@ impl Receiving {
 
     /// Ends a batch: makes the acknowledgements that are due.
     pub fn flush(&mut self, now: Instant) {
-        if self.next_due > now {
+        if self.due.first > now {
             return;
         }
-        self.next_due = Instant::FAR_FUTURE;
+        self.due.first = Instant::FAR_FUTURE;
         let mut at = 0;
-        while let Some(id) = self.waiting.get(at).copied() {
+        while let Some(id) = self.due.streams.get(at).copied() {
             let due = self.streams.get(&id).and_then(|stream| stream.ack_due);
             if let Some(due) = due.filter(|due| *due > now) {
-                self.next_due = self.next_due.min(due);
+                self.due.first = self.due.first.min(due);
                 at += 1;
                 continue;
             }
-            self.waiting.swap_remove(at);
+            self.due.streams.swap_remove(at);
             self.acknowledge(id, now);
         }
     }
@@ -533,14 +523,25 @@ impl Receiving {
     /// When [`Self::flush`] is to be called, if no batch comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        (self.next_due < Instant::FAR_FUTURE).then_some(self.next_due)
+        (self.due.first < Instant::FAR_FUTURE).then_some(self.due.first)
     }
 }
 
-/// Takes note that the acknowledgement of a stream is due.
-fn note_due(waiting: &mut Vec<StreamId>, next_due: &mut Instant, (id, due): (StreamId, Instant)) {
-    if !waiting.contains(&id) {
-        waiting.push(id);
+/// Streams with an acknowledgement due.
+#[derive(Debug)]
+struct Due {
+    streams: Vec<StreamId>,
+    /// None is due before.
+    first: Instant,
+}
+
+impl Due {
+    /// Takes note that the acknowledgement of a stream is due at `at` at the latest.
+    fn note(&mut self, id: StreamId, stream: &mut Incoming, at: Instant) {
+        if stream.ack_due.is_none() {
+            self.streams.push(id);
+        }
+        stream.ack_due = Some(stream.ack_due.map_or(at, |due| due.min(at)));
+        self.first = self.first.min(at);
     }
-    *next_due = (*next_due).min(due);
 }
