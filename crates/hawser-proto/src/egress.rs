@@ -438,7 +438,8 @@ impl<B: Copy> Egress<B> {
         let urgent = self.poll_probe(now).or_else(|| self.poll_retransmission(now));
         let urgent = urgent.or_else(|| self.poll_parity(now));
         let urgent = urgent.or_else(|| self.poll_stream_frames(now));
-        urgent.or_else(|| self.poll_packets(now))
+        let packets = urgent.or_else(|| self.poll_packets(now));
+        packets.or_else(|| self.poll_copy(now))
     }
 
     /// Gives an answer or report its packet number; `None` when its path cannot take it.

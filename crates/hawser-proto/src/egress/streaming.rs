@@ -57,6 +57,8 @@ pub(super) struct Streaming {
     frames: Vec<u8>,
     about: Vec<Option<StreamId>>,
     timeout: Duration,
+    /// Bytes behind the first that wait, from which the next ones of a stream are taken.
+    ahead: u64,
 }
 
 impl<B: Copy> Egress<B> {
@@ -88,7 +90,7 @@ impl<B: Copy> Egress<B> {
     pub fn answer_stream(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
         self.used = now;
         self.place(open.id, (open.destination, open.source));
-        self.streaming.sending.answer(open.id, outcome, credit, now);
+        self.streaming.sending.answer(open, outcome, credit, now);
         self.settle_streams(now);
     }
 
@@ -123,6 +125,9 @@ impl<B: Copy> Egress<B> {
     /// nothing to its sender.
     #[must_use]
     pub fn stream_room(&self, id: StreamId) -> u64 {
+        if !self.streaming.places.contains_key(&id) {
+            return 0;
+        }
         let waiting = self.streaming.sending.waiting(id);
         self.waiting_limit().saturating_sub(waiting)
     }
@@ -256,13 +261,16 @@ impl<B: Copy> Egress<B> {
         if self.views.is_empty() || len == 0 {
             return Decision::Wait(Instant::FAR_FUTURE);
         }
-        let is_default = self.schedulers[class as usize].name() == default_of(class);
+        self.streaming.ahead = 0;
+        let mode = std::env::var("ST_MODE").unwrap_or_default();
+        let is_default = mode != "ecf" && self.schedulers[class as usize].name() == default_of(class);
         let is_flowing = pending >= self.waiting_limit() / 4;
         if class == Class::Bulk && is_default && is_flowing {
             let Some(spread) = stream::choose(&self.views, now) else {
                 let ready = self.views.iter().map(|view| view.ready_at).filter(|at| *at > now);
                 return Decision::Wait(ready.min().unwrap_or(Instant::FAR_FUTURE));
             };
+            if mode == "ahead" { self.streaming.ahead = spread.ahead; }
             let fits = self.views[spread.view].window.0 / u64::from(len);
             return Decision::Send {
                 lane: self.view_lanes[spread.view],
@@ -309,7 +317,10 @@ impl<B: Copy> Egress<B> {
     ) -> Option<Transmit<B>> {
         let each = usize::from(self.lanes[lane].path.mtu()).saturating_sub(STREAM_LEN) as u16;
         let max = u64::from(each) * u64::from(count);
-        let chunk = self.streaming.sending.next(id, max, 0);
+        let waiting = self.streaming.sending.waiting(id);
+        let ahead = self.streaming.ahead.min(waiting.saturating_sub(max));
+        let sending = &self.streaming.sending;
+        let chunk = sending.next(id, max, ahead).or_else(|| sending.next(id, max, 0));
         let Some(chunk) = chunk else {
             self.flows.set_stream_pending(slot, 0, now);
             self.flows.end_turn(skip);
@@ -360,9 +371,25 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// A path that is free and has nothing else to do copies what others deliver later.
+    /// A path that has nothing else to do copies what others deliver later.
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Transmit<B>> {
-        let _ = (now, COPY_MARGIN);
-        None
+        if self.streaming.places.is_empty() || std::env::var("ST_NOCOPY").is_ok() {
+            return None;
+        }
+        let len = self.common_mtu();
+        self.build_views(len, false, now);
+        let ready = (0..self.views.len()).filter(|at| self.views[*at].is_ready(now));
+        let view = ready.min_by_key(|at| self.views[*at].arrival(now))?;
+        let (lane, window) = (self.view_lanes[view], self.views[view].window.0);
+        let arrival = self.views[view].arrival(now) + COPY_MARGIN;
+        let path = &self.lanes[lane].path;
+        let each = path.mtu().saturating_sub(STREAM_LEN as u16);
+        let max = u64::from(each) * (window / u64::from(len.max(1))).clamp(1, 64);
+        let id = path.id;
+        let chunk = self.streaming.sending.copy_later_than(id, arrival, max)?;
+        let slot = self.streaming.places.get(&chunk.id)?.slot?;
+        let transmit = self.send_chunk(&chunk, (slot, lane, each), now);
+        self.settle_streams(now);
+        Some(transmit)
     }
 }

@@ -14,7 +14,7 @@ use super::{Flow, Flows, IDLE, MAX_FLOWS, QUANTUM};
 /// Reason: what it sends before is scheduled as the bytes of interactive flows are, for most
 /// answers of a web page are shorter. A TCP flow is bulk after four times as much, because its own
 /// slow start takes several round trips to get there.
-pub const STREAM_BULK_AFTER: u64 = 64 * 1024;
+const STREAM_BULK_AFTER: u64 = 64 * 1024;
 
 impl<B: Copy> Flow<B> {
     /// The stream that takes its turns while it has something to send.

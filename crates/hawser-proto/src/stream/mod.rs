@@ -22,4 +22,4 @@ mod tests;
 
 pub use receiving::{Accepted, Config, Counters, Event, Notice, Receiving};
 pub use sending::{Chunk, Sending, Told};
-pub(crate) use spread::{Spread, choose};
+pub(crate) use spread::choose;

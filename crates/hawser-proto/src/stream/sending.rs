@@ -206,10 +206,13 @@ impl Sending {
     }
 
     /// Answers the peer's request; `credit`: bytes that this side takes of the stream.
-    pub fn answer(&mut self, id: StreamId, outcome: Outcome, credit: u64, now: Instant) {
-        let Some(stream) = self.streams.get_mut(&id) else {
-            return;
-        };
+    pub fn answer(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
+        let id = open.id;
+        // The driver may know of the request before this half does.
+        let stream = self
+            .streams
+            .entry(id)
+            .or_insert_with(|| Stream::new(None, open.credit, now));
         stream.answer = Some((outcome, credit));
         stream.owed.answer = true;
         (stream.is_open, stream.is_confirmed) = (outcome == Outcome::Connected, false);
@@ -484,24 +487,36 @@ impl Sending {
         });
     }
 
-    /// Bytes that have been sent and arrive at another path than `path` after `arrival`: to be sent
-    /// on `path` too, once.
-    pub fn copy_later_than(&mut self, id: StreamId, path: PathId, arrival: Instant) -> Option<Chunk> {
+    /// Bytes that have been sent and that other paths than `path` deliver after `arrival`, of a
+    /// stream that has nothing else to send: to be sent on `path` too, once, and at most `max` of
+    /// them.
+    pub fn copy_later_than(&mut self, path: PathId, arrival: Instant, max: u64) -> Option<Chunk> {
+        let session = self.session_credit.saturating_sub(self.session_sent);
         let streams = &self.streams;
         let wants = |record: &Record| match record.cargo {
-            Cargo::Bytes { id: of, offset, len, .. } => {
+            Cargo::Bytes { id, offset, len, .. } => {
                 let range = offset..offset + u64::from(len);
-                of == id && streams.get(&of).is_some_and(|stream| stream.out.is_outstanding(&range))
+                streams.get(&id).is_some_and(|stream| {
+                    stream.out.sendable(session) == 0 && stream.out.is_outstanding(&range)
+                })
             }
             Cargo::Frames(_) => false,
         };
         let Cargo::Bytes { id, offset, len, .. } = self.in_flight.copy_later_than(path, arrival, wants)? else {
             return None;
         };
-        self.copied += u64::from(len);
+        let end = offset + u64::from(len);
+        let here = end.min(offset + max);
+        if let Some(stream) = self.streams.get_mut(&id)
+            && here < end
+            && stream.out.on_lost(here..end)
+        {
+            self.changed.push_back(id);
+        }
+        self.copied += here - offset;
         Some(Chunk {
             id,
-            range: offset..offset + u64::from(len),
+            range: offset..here,
             is_repeated: true,
         })
     }
