@@ -257,8 +257,14 @@ pub enum Frame {
         /// Why.
         code: u16,
     },
-    /// The sender of a stream has bytes for which it has no credit: asks for an acknowledgement.
-    Blocked(StreamId),
+    /// The sender of a stream uses more than half of its credit, or has none left: asks for more,
+    /// and for an acknowledgement.
+    Blocked {
+        /// Which stream.
+        id: StreamId,
+        /// The credit that it has.
+        credit: u64,
+    },
 }
 
 const OPEN: u8 = 1;
@@ -300,7 +306,10 @@ impl Frame {
                 id: reader.id()?,
                 code: reader.short()?,
             },
-            BLOCKED => Self::Blocked(reader.id()?),
+            BLOCKED => Self::Blocked {
+                id: reader.id()?,
+                credit: reader.long()?,
+            },
             _ => return None,
         };
         Some((frame, reader.0))
@@ -341,9 +350,10 @@ impl Frame {
                 writer.bytes(&id.0.to_be_bytes())?;
                 writer.bytes(&code.to_be_bytes())?;
             }
-            Self::Blocked(id) => {
+            Self::Blocked { id, credit } => {
                 writer.bytes(&[BLOCKED])?;
                 writer.bytes(&id.0.to_be_bytes())?;
+                writer.bytes(&credit.to_be_bytes())?;
             }
         }
         Some(writer.at)
@@ -355,9 +365,7 @@ impl Frame {
         match self {
             Self::Open(open) => Some(open.id),
             Self::Ack(ack) => Some(ack.id),
-            Self::Answer { id, .. } | Self::Reset { id, .. } | Self::Stop { id, .. } | Self::Blocked(id) => {
-                Some(*id)
-            }
+            Self::Answer { id, .. } | Self::Reset { id, .. } | Self::Stop { id, .. } | Self::Blocked { id, .. } => Some(*id),
             Self::Session(_) => None,
         }
     }
@@ -546,7 +554,7 @@ mod tests {
             any::<u64>().prop_map(Frame::Session),
             (stream(), any::<u16>(), any::<u64>()).prop_map(|(id, code, sent)| Frame::Reset { id, code, sent }),
             (stream(), any::<u16>()).prop_map(|(id, code)| Frame::Stop { id, code }),
-            stream().prop_map(Frame::Blocked),
+            (stream(), any::<u64>()).prop_map(|(id, credit)| Frame::Blocked { id, credit }),
         ]
     }
 

@@ -14,9 +14,9 @@
 //!
 //! **Credit.** A stream's credit is what was consumed of it and its window; the credit of all
 //! streams together is what was consumed of all and [`Config::capacity`]. Both only rise. A window
-//! doubles when more than half of it is in use while the reader keeps up, so it becomes two to four
-//! times what is on its way and out of order: rate and round trip need not be known. A reader that
-//! has stopped leaves the window as it is.
+//! doubles when its sender says that more than half of it is in use ([`Frame::Blocked`]) while the
+//! reader keeps up, so it becomes two to four times what is on its way and out of order: rate and
+//! round trip need not be known. A reader that has stopped leaves the window as it is.
 //!
 //! Source: RFC 9000 section 4 (flow control). Deviates: windows grow by what is in use instead of
 //! by the time between two updates, because several paths have no one round trip.
@@ -140,6 +140,8 @@ struct Incoming {
     window: u64,
     /// Credit in the last acknowledgement.
     promised: u64,
+    /// The credit that the window's last growth gave: before it is in use, no more is needed.
+    grown_to: u64,
     end: Option<u64>,
     is_end_told: bool,
     /// The reader wants no more: bytes count as read.
@@ -160,16 +162,13 @@ impl Incoming {
         self.consumed + self.window
     }
 
-    /// Doubles the window if the sender uses more than half of it and the reader keeps up. Returns
-    /// whether it did.
-    fn tune(&mut self, max: u64) -> bool {
-        let is_used = self.highest - self.consumed > self.window / 2;
+    /// Doubles the window, whose sender uses more than half of `credit`, if the reader keeps up.
+    fn grow(&mut self, credit: u64, max: u64) {
         let keeps_up = self.next - self.consumed <= self.window / 4;
-        let may_grow = is_used && keeps_up && self.window < max;
-        if may_grow {
+        if keeps_up && credit >= self.grown_to && self.window < max {
             self.window = (self.window * 2).min(max);
+            self.grown_to = self.credit();
         }
-        may_grow
     }
 }
 
@@ -256,6 +255,7 @@ impl Receiving {
                 highest: 0,
                 window: self.config.window,
                 promised: self.config.window,
+                grown_to: 0,
                 end: None,
                 is_end_told: false,
                 is_stopped: false,
@@ -343,7 +343,7 @@ impl Receiving {
         if stream.is_complete() && !std::mem::replace(&mut stream.is_end_told, true) {
             self.notices.push_back(Notice::Ended(id));
         }
-        if stream.is_complete() || stream.tune(self.config.max_window) {
+        if stream.is_complete() {
             self.due.note(id, stream, now);
         }
         if stream.is_stopped {
@@ -373,8 +373,9 @@ impl Receiving {
         match frame {
             Frame::Open(open) => self.on_open(open, now),
             Frame::Reset { id, code, sent } => self.on_reset(*id, *code, *sent, now),
-            Frame::Blocked(id) => match self.streams.get_mut(id) {
+            Frame::Blocked { id, credit } => match self.streams.get_mut(id) {
                 Some(stream) => {
+                    stream.grow(*credit, self.config.max_window);
                     self.due.note(*id, stream, now);
                     self.events.push_back(Event::Send(Frame::Session(self.promised)));
                 }

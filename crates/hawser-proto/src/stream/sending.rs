@@ -86,6 +86,8 @@ struct Stream {
     tries: u32,
     /// The credit for which the peer was asked for more.
     blocked_at: Option<u64>,
+    /// The window, from what is released to the credit, when the peer was asked to let it grow.
+    asked_window: u64,
 }
 
 impl Stream {
@@ -104,6 +106,17 @@ impl Stream {
             asked_at: now,
             tries: 0,
             blocked_at: None,
+            asked_window: 0,
+        }
+    }
+
+    /// Asks for more credit when more than half of the window is in use, once for each window.
+    fn ask_for_credit(&mut self) {
+        let window = self.out.credit.saturating_sub(self.out.released());
+        let used = self.out.highest.saturating_sub(self.out.released());
+        if used > window / 2 && window > self.asked_window / 2 * 3 {
+            self.asked_window = window;
+            self.owed.blocked = true;
         }
     }
 
@@ -147,7 +160,8 @@ impl Stream {
         {
             return Some(Frame::Stop { id, code });
         }
-        std::mem::take(&mut owed.blocked).then_some(Frame::Blocked(id))
+        let credit = self.out.credit;
+        std::mem::take(&mut owed.blocked).then_some(Frame::Blocked { id, credit })
     }
 }
 
@@ -338,7 +352,7 @@ impl Sending {
             | Frame::Answer { .. }
             | Frame::Session(_)
             | Frame::Reset { .. }
-            | Frame::Blocked(_) => {}
+            | Frame::Blocked { .. } => {}
         }
         self.owe(id);
     }
@@ -362,7 +376,7 @@ impl Sending {
                     self.reset(id, code, now);
                 }
             }
-            Frame::Reset { .. } | Frame::Blocked(_) => {}
+            Frame::Reset { .. } | Frame::Blocked { .. } => {}
         }
     }
 
@@ -466,12 +480,14 @@ impl Sending {
             self.repeated += end.min(stream.out.highest).saturating_sub(start);
         }
         let is_last = stream.out.on_sent(start..end, now);
+        stream.ask_for_credit();
         let cargo = Cargo::Bytes {
             id: chunk.id,
             offset: start,
             len: (end - start) as u32,
             each,
         };
+        self.owe(chunk.id);
         self.record(path, Record::new(packet_number, count, cargo, arrival));
         is_last
     }
