@@ -520,7 +520,7 @@ impl<B: Copy> Egress<B> {
             }
             self.counters.steps += 1;
             let decision = match stream {
-                Some(id) => self.choose_for_stream(slot, id, target, now),
+                Some(_) => self.choose_for_stream(slot, target, now),
                 None => self.choose(slot, target, now),
             };
             match decision {

@@ -57,8 +57,6 @@ pub(super) struct Streaming {
     frames: Vec<u8>,
     about: Vec<Option<StreamId>>,
     timeout: Duration,
-    /// Bytes behind the first that wait, from which the next ones of a stream are taken.
-    ahead: u64,
 }
 
 impl<B: Copy> Egress<B> {
@@ -246,7 +244,7 @@ impl<B: Copy> Egress<B> {
     }
 
     /// What becomes of the bytes of a stream whose turn it is.
-    pub(super) fn choose_for_stream(&mut self, slot: u16, id: StreamId, target: Duration, now: Instant) -> Decision {
+    pub(super) fn choose_for_stream(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
         let Some(flow) = self.flows.get(slot) else {
             return Decision::Again;
         };
@@ -261,19 +259,16 @@ impl<B: Copy> Egress<B> {
         if self.views.is_empty() || len == 0 {
             return Decision::Wait(Instant::FAR_FUTURE);
         }
-        self.streaming.ahead = 0;
-        let mode = std::env::var("ST_MODE").unwrap_or_default();
-        let is_default = mode != "ecf" && self.schedulers[class as usize].name() == default_of(class);
+        let is_default = self.schedulers[class as usize].name() == default_of(class);
         let is_flowing = pending >= self.waiting_limit() / 4;
         if class == Class::Bulk && is_default && is_flowing {
-            let Some(spread) = stream::choose(&self.views, now) else {
+            let Some(view) = stream::choose(&self.views, now) else {
                 let ready = self.views.iter().map(|view| view.ready_at).filter(|at| *at > now);
                 return Decision::Wait(ready.min().unwrap_or(Instant::FAR_FUTURE));
             };
-            if mode == "ahead" { self.streaming.ahead = spread.ahead; }
-            let fits = self.views[spread.view].window.0 / u64::from(len);
+            let fits = self.views[view].window.0 / u64::from(len);
             return Decision::Send {
-                lane: self.view_lanes[spread.view],
+                lane: self.view_lanes[view],
                 count: fits.clamp(1, 64) as u16,
             };
         }
@@ -300,10 +295,7 @@ impl<B: Copy> Egress<B> {
                 count: 1,
             },
             Choice::Wait(until) => Decision::Wait(until.min(more_at.unwrap_or(until))),
-            Choice::Duplicate(_) | Choice::Drop => {
-                let _ = id;
-                Decision::Wait(Instant::FAR_FUTURE)
-            }
+            Choice::Duplicate(_) | Choice::Drop => Decision::Wait(Instant::FAR_FUTURE),
         }
     }
 
@@ -317,10 +309,7 @@ impl<B: Copy> Egress<B> {
     ) -> Option<Transmit<B>> {
         let each = usize::from(self.lanes[lane].path.mtu()).saturating_sub(STREAM_LEN) as u16;
         let max = u64::from(each) * u64::from(count);
-        let waiting = self.streaming.sending.waiting(id);
-        let ahead = self.streaming.ahead.min(waiting.saturating_sub(max));
-        let sending = &self.streaming.sending;
-        let chunk = sending.next(id, max, ahead).or_else(|| sending.next(id, max, 0));
+        let chunk = self.streaming.sending.next(id, max);
         let Some(chunk) = chunk else {
             self.flows.set_stream_pending(slot, 0, now);
             self.flows.end_turn(skip);

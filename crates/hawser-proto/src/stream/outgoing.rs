@@ -31,7 +31,8 @@ pub(super) struct Outgoing {
     is_finished: bool,
     is_end_owed: bool,
     pub(super) is_end_acknowledged: bool,
-    /// When the stream got on last: bytes were acknowledged, or sent after none were in flight.
+    /// When the stream got on last: its first bytes were acknowledged, or sent after none were in
+    /// flight. Bytes that arrive beyond do not count, as all behind a missing one wait for it.
     progress_at: Instant,
     /// Times that it did not get on since.
     stalls: u32,
@@ -116,13 +117,13 @@ impl Outgoing {
         self.is_end_owed && self.to_send.is_empty()
     }
 
-    /// The next bytes to send, at most `max`, `ahead` bytes behind the first that are to be sent;
-    /// `None` where nothing may be sent there. An empty range: the end of the stream alone.
-    pub(super) fn next(&self, max: u64, ahead: u64, session: u64) -> Option<Range<u64>> {
+    /// The next bytes to send, at most `max`; `None` where nothing may be sent. An empty range: the
+    /// end of the stream alone.
+    pub(super) fn next(&self, max: u64, session: u64) -> Option<Range<u64>> {
         if self.owes_end_alone() {
             return Some(self.written..self.written);
         }
-        let range = self.to_send.behind(ahead)?;
+        let range = self.to_send.first()?;
         let end = range.end.min(range.start + max).min(self.limit(session));
         (range.start < end).then_some(range.start..end)
     }
@@ -167,11 +168,10 @@ impl Outgoing {
         now: Instant,
     ) -> bool {
         let next = if is_complete { self.written } else { next.min(self.highest) };
-        let mut has_news = is_complete && !self.is_end_acknowledged;
+        let is_new_end = is_complete && !self.is_end_acknowledged;
         for (start, end) in ranges.filter(|(_, end)| *end <= self.highest) {
             let start = start.max(self.acknowledged);
             if self.arrived.insert(start..end) > 0 {
-                has_news = true;
                 self.to_send.remove(start..end);
             }
         }
@@ -185,7 +185,7 @@ impl Outgoing {
             self.is_finished = true;
             (self.is_end_owed, self.is_end_acknowledged) = (false, true);
         }
-        if is_released || has_news {
+        if is_released || is_new_end {
             (self.progress_at, self.stalls) = (now, 0);
         }
         is_released

@@ -127,20 +127,6 @@ impl Ranges {
             None
         })
     }
-
-    /// The first range that is `skipped` bytes of the set behind its beginning, without those; the
-    /// last one where there are fewer.
-    pub(crate) fn behind(&self, skipped: u64) -> Option<Range<u64>> {
-        let mut left = skipped;
-        for (start, end) in &self.ranges {
-            let len = end - start;
-            if left < len {
-                return Some(start + left..*end);
-            }
-            left -= len;
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -159,9 +145,6 @@ mod tests {
         assert_eq!(set.iter().collect::<Vec<_>>(), [5..8, 12..30]);
         assert_eq!((set.total(), set.reaches(12), set.reaches(8), set.reaches(9)), (21, 30, 8, 9));
         assert_eq!(set.gaps(0..40).collect::<Vec<_>>(), [0..5, 8..12, 30..40]);
-        assert_eq!(set.behind(0), Some(5..8));
-        assert_eq!(set.behind(4), Some(13..30));
-        assert_eq!(set.behind(21), None);
     }
 
     proptest! {

@@ -448,12 +448,12 @@ impl Sending {
         }
     }
 
-    /// The next bytes of a stream, at most `max`, `ahead` bytes behind the first that wait.
+    /// The next bytes of a stream, at most `max`.
     #[must_use]
-    pub fn next(&self, id: StreamId, max: u64, ahead: u64) -> Option<Chunk> {
+    pub fn next(&self, id: StreamId, max: u64) -> Option<Chunk> {
         let session = self.session_credit.saturating_sub(self.session_sent);
         let stream = self.streams.get(&id).filter(|stream| stream.is_open)?;
-        let range = stream.out.next(max, ahead, session)?;
+        let range = stream.out.next(max, session)?;
         Some(Chunk {
             id,
             is_repeated: range.start < stream.out.highest,
@@ -493,13 +493,13 @@ impl Sending {
     }
 
     fn record(&mut self, path: PathId, record: Record) {
-        let streams = &self.streams;
+        let (streams, arrival) = (&self.streams, record.arrival);
         self.in_flight.push(path, record, |record| match record.cargo {
             Cargo::Bytes { id, offset, len, .. } => streams.get(&id).is_none_or(|stream| {
                 let end = offset + u64::from(len);
                 stream.out.released() >= end && (len > 0 || stream.out.is_end_acknowledged)
             }),
-            Cargo::Frames(id) => id.is_some_and(|id| !streams.contains_key(&id)),
+            Cargo::Frames(_) => arrival.since(record.arrival) > FRAMES_KEPT,
         });
     }
 
@@ -701,6 +701,10 @@ impl Sending {
     }
 }
 
+/// How long it is remembered which frames a datagram carried.
+///
+/// Source: a loss is not named for longer (`FORGOTTEN`, `hawser-proto/src/ingress/missing.rs`).
+const FRAMES_KEPT: Duration = Duration::from_secs(2);
 /// Looks at all streams in the timeout of the paths.
 ///
 /// Reason: a stall is found an eighth of the timeout late at most, half of that in the mean.
