@@ -227,6 +227,12 @@ impl Receiving {
         self.config.window
     }
 
+    /// Bytes that are stored, or are to be when what is missing before them arrives.
+    #[must_use]
+    pub fn stored(&self) -> u64 {
+        self.received - self.consumed
+    }
+
     /// Streams that are not closed.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -390,8 +396,12 @@ impl Receiving {
     fn on_open(&mut self, open: &Open, now: Instant) {
         let is_full = self.streams.len() >= self.config.max_streams;
         if self.was_opened(open.id) {
-            // Asked again: the sending half answers again.
-            self.events.push_back(Event::Heard(Frame::Open(*open)));
+            if self.streams.contains_key(&open.id) {
+                // Asked again: the sending half answers again.
+                self.events.push_back(Event::Heard(Frame::Open(*open)));
+            } else {
+                self.on_unknown(open.id);
+            }
             return;
         }
         if is_full {
