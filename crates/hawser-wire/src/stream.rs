@@ -122,7 +122,9 @@ impl Position {
     #[must_use]
     pub fn offset_near(&self, expected: u64) -> u64 {
         let ahead = i64::from(self.offset.wrapping_sub(expected as u32).cast_signed());
-        expected.checked_add_signed(ahead).unwrap_or(u64::from(self.offset))
+        expected
+            .checked_add_signed(ahead)
+            .unwrap_or(u64::from(self.offset))
     }
 }
 
@@ -216,10 +218,13 @@ impl Ack {
     /// Ranges beyond `next` that have arrived, the lowest first, as start and end.
     pub fn ranges(&self) -> impl Iterator<Item = (u64, u64)> + use<> {
         let (next, ranges) = (self.next, self.ranges);
-        ranges.into_iter().take(usize::from(self.len)).map(move |(begin, len)| {
-            let start = next.saturating_add(u64::from(begin));
-            (start, start.saturating_add(u64::from(len)))
-        })
+        ranges
+            .into_iter()
+            .take(usize::from(self.len))
+            .map(move |(begin, len)| {
+                let start = next.saturating_add(u64::from(begin));
+                (start, start.saturating_add(u64::from(len)))
+            })
     }
 }
 
@@ -365,7 +370,10 @@ impl Frame {
         match self {
             Self::Open(open) => Some(open.id),
             Self::Ack(ack) => Some(ack.id),
-            Self::Answer { id, .. } | Self::Reset { id, .. } | Self::Stop { id, .. } | Self::Blocked { id, .. } => Some(*id),
+            Self::Answer { id, .. }
+            | Self::Reset { id, .. }
+            | Self::Stop { id, .. }
+            | Self::Blocked { id, .. } => Some(*id),
             Self::Session(_) => None,
         }
     }
@@ -508,7 +516,12 @@ mod tests {
     fn an_offset_is_the_nearest_one() {
         let at = |offset: u64, expected: u64| Position::new(id(0), offset, false).offset_near(expected);
         for offset in [0, 5, 0xffff_ffff, 0x1_0000_0000, 0x1_ffff_0000, u64::MAX / 3] {
-            for near in [offset, offset + 1000, offset.saturating_sub(1000), offset + (1 << 30)] {
+            for near in [
+                offset,
+                offset + 1000,
+                offset.saturating_sub(1000),
+                offset + (1 << 30),
+            ] {
                 assert_eq!(at(offset, near), offset, "near {near}");
             }
         }
@@ -534,25 +547,40 @@ mod tests {
         let stream = || (0..=StreamId::MAX.0).prop_map(StreamId);
         prop_oneof![
             (stream(), address(), address(), any::<u8>(), any::<u64>()).prop_map(
-                |(id, source, destination, dscp, credit)| Frame::Open(Open { id, source, destination, dscp, credit })
+                |(id, source, destination, dscp, credit)| Frame::Open(Open {
+                    id,
+                    source,
+                    destination,
+                    dscp,
+                    credit
+                })
             ),
             (stream(), 0..6usize, any::<u64>()).prop_map(|(id, outcome, credit)| Frame::Answer {
                 id,
                 outcome: Outcome::ALL[outcome],
                 credit
             }),
-            (stream(), 0..u64::MAX / 2, any::<u64>(), any::<bool>(), proptest::collection::vec(any::<(u32, u32)>(), 0..=ACK_RANGES)).prop_map(
-                |(id, next, credit, is_complete, ranges)| {
+            (
+                stream(),
+                0..u64::MAX / 2,
+                any::<u64>(),
+                any::<bool>(),
+                proptest::collection::vec(any::<(u32, u32)>(), 0..=ACK_RANGES)
+            )
+                .prop_map(|(id, next, credit, is_complete, ranges)| {
                     let mut ack = Ack::new(id, next, credit, is_complete);
                     for (begin, len) in ranges {
                         let start = next + u64::from(begin);
                         assert!(ack.push(start, start + u64::from(len)));
                     }
                     Frame::Ack(ack)
-                }
-            ),
+                }),
             any::<u64>().prop_map(Frame::Session),
-            (stream(), any::<u16>(), any::<u64>()).prop_map(|(id, code, sent)| Frame::Reset { id, code, sent }),
+            (stream(), any::<u16>(), any::<u64>()).prop_map(|(id, code, sent)| Frame::Reset {
+                id,
+                code,
+                sent
+            }),
             (stream(), any::<u16>()).prop_map(|(id, code)| Frame::Stop { id, code }),
             (stream(), any::<u64>()).prop_map(|(id, credit)| Frame::Blocked { id, credit }),
         ]

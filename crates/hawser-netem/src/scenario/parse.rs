@@ -16,8 +16,7 @@ use super::middlebox::{EcnName, RawNat, Removable};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Tcp, Via, Workload,
-    overrides,
+    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Tcp, Via, Workload, overrides,
 };
 use crate::video::Film;
 use crate::{

@@ -131,7 +131,10 @@ impl<B: Copy> Egress<B> {
     }
 
     fn waiting_limit(&self) -> u64 {
-        let rate = self.active().map(|path| path.model().soon().rate().as_bps()).sum();
+        let rate = self
+            .active()
+            .map(|path| path.model().soon().rate().as_bps())
+            .sum();
         let time = WAITING_TIME + self.delay_spread();
         let rate = self.limited(Rate::from_bps(rate));
         rate.bytes_in(time).0.clamp(WAITING_MIN, WAITING_MAX)
@@ -187,7 +190,12 @@ impl<B: Copy> Egress<B> {
     }
 
     /// Packets of a path are lost, or may be: their bytes go again.
-    pub(super) fn on_missing_streams(&mut self, path: PathId, packet_numbers: std::ops::Range<u64>, now: Instant) {
+    pub(super) fn on_missing_streams(
+        &mut self,
+        path: PathId,
+        packet_numbers: std::ops::Range<u64>,
+        now: Instant,
+    ) {
         if self.streaming.places.is_empty() {
             return;
         }
@@ -218,11 +226,18 @@ impl<B: Copy> Egress<B> {
             return None;
         }
         self.build_views(MAX_FRAMES as u32, true, now);
-        let view = self.views.iter().enumerate().min_by_key(|(_, view)| view.arrival(now));
+        let view = self
+            .views
+            .iter()
+            .enumerate()
+            .min_by_key(|(_, view)| view.arrival(now));
         let (at, arrival) = view.map(|(at, view)| (at, view.arrival(now)))?;
         let path = &mut self.lanes[self.view_lanes[at]].path;
         let Streaming {
-            sending, frames, about, ..
+            sending,
+            frames,
+            about,
+            ..
         } = &mut self.streaming;
         sending.write_frames(frames, MAX_FRAMES, about);
         let bytes = (frames.len() + FRAMING) as u64;
@@ -275,7 +290,9 @@ impl<B: Copy> Egress<B> {
         let demand = Demand {
             flow: slot,
             len,
-            packets: u16::try_from(pending.div_ceil(u64::from(len))).unwrap_or(u16::MAX).max(1),
+            packets: u16::try_from(pending.div_ceil(u64::from(len)))
+                .unwrap_or(u16::MAX)
+                .max(1),
             sustained: class == Class::Bulk,
             backlog: InnerBytes(self.flows.backlog_until(slot)),
             throughput: self.throughput.rate(now),
@@ -286,7 +303,9 @@ impl<B: Copy> Egress<B> {
             Choice::Send { path, packets } => match self.views.get(path) {
                 Some(view) => Decision::Send {
                     lane: self.view_lanes[path],
-                    count: packets.min((view.window.0 / u64::from(len)).clamp(1, 64) as u16).max(1),
+                    count: packets
+                        .min((view.window.0 / u64::from(len)).clamp(1, 64) as u16)
+                        .max(1),
                 },
                 None => Decision::Wait(Instant::FAR_FUTURE),
             },
@@ -321,7 +340,12 @@ impl<B: Copy> Egress<B> {
         Some(transmit)
     }
 
-    fn send_chunk(&mut self, chunk: &Chunk, (slot, lane, each): (u16, usize, u16), now: Instant) -> Transmit<B> {
+    fn send_chunk(
+        &mut self,
+        chunk: &Chunk,
+        (slot, lane, each): (u16, usize, u16),
+        now: Instant,
+    ) -> Transmit<B> {
         let len = chunk.range.end - chunk.range.start;
         let count = (len.div_ceil(u64::from(each.max(1)))).max(1) as u16;
         let view = self.view_lanes.iter().position(|at| *at == lane);
@@ -343,7 +367,10 @@ impl<B: Copy> Egress<B> {
         let is_last = self.streaming.sending.on_sent(chunk, sent, each, (arrival, now));
         self.flows.on_stream_sent(slot, (count, len), path.0, now);
         self.streaming.sending.note_changed(chunk.id);
-        let class = self.flows.get(slot).map_or(Class::Bulk, |flow: &Flow<B>| flow.class);
+        let class = self
+            .flows
+            .get(slot)
+            .map_or(Class::Bulk, |flow: &Flow<B>| flow.class);
         Transmit {
             path,
             packet_number,

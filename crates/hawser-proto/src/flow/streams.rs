@@ -88,7 +88,9 @@ impl<B: Copy> Flows<B> {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return;
         };
-        let Some((_, known)) = &mut flow.stream else { return };
+        let Some((_, known)) = &mut flow.stream else {
+            return;
+        };
         let before = std::mem::replace(known, pending);
         flow.backlog = flow.backlog - before + pending;
         self.backlog = self.backlog - before + pending;
@@ -108,13 +110,7 @@ impl<B: Copy> Flows<B> {
     }
 
     /// Accounts for `count` packets with `bytes` of a stream in all, sent on `path`.
-    pub(crate) fn on_stream_sent(
-        &mut self,
-        slot: u16,
-        (count, bytes): (u16, u64),
-        path: u16,
-        now: Instant,
-    ) {
+    pub(crate) fn on_stream_sent(&mut self, slot: u16, (count, bytes): (u16, u64), path: u16, now: Instant) {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return;
         };

@@ -6,11 +6,21 @@ use std::ops::Range;
 use hawser_units::{Instant, PathId};
 use hawser_wire::stream::StreamId;
 
+/// Records that are looked at to find one to copy.
+///
+/// Reason: a path is some hundred bursts ahead of another at most.
+const LOOKED_AT: usize = 512;
+
 /// What datagrams carried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cargo {
     /// Bytes of a stream from an offset on, `each` in each datagram but the last.
-    Bytes { id: StreamId, offset: u64, len: u32, each: u16 },
+    Bytes {
+        id: StreamId,
+        offset: u64,
+        len: u32,
+        each: u16,
+    },
     /// Frames about a stream, or about all.
     Frames(Option<StreamId>),
 }
@@ -55,7 +65,12 @@ impl Record {
     /// The bytes of one of its datagrams.
     fn part(&self, index: u16) -> Cargo {
         match self.cargo {
-            Cargo::Bytes { id, offset, len, each } => {
+            Cargo::Bytes {
+                id,
+                offset,
+                len,
+                each,
+            } => {
                 let start = u32::from(index) * u32::from(each);
                 Cargo::Bytes {
                     id,
@@ -84,7 +99,10 @@ pub(super) struct InFlight {
 
 impl InFlight {
     fn path(&mut self, id: PathId) -> Option<&mut VecDeque<Record>> {
-        self.paths.iter_mut().find(|(path, _)| *path == id).map(|(_, records)| records)
+        self.paths
+            .iter_mut()
+            .find(|(path, _)| *path == id)
+            .map(|(_, records)| records)
     }
 
     /// Takes note of what was sent on a path, and forgets the oldest records that are over.
@@ -93,7 +111,10 @@ impl InFlight {
             self.paths.push((path, VecDeque::new()));
         }
         let Some(records) = self.path(path) else { return };
-        while records.front().is_some_and(|first| first.is_all_lost() || is_over(first)) {
+        while records
+            .front()
+            .is_some_and(|first| first.is_all_lost() || is_over(first))
+        {
             records.pop_front();
         }
         records.push_back(record);
@@ -137,9 +158,12 @@ impl InFlight {
             let from = records.partition_point(|record| record.arrival <= arrival);
             let found = records
                 .range_mut(from..)
+                .take(LOOKED_AT)
                 .find(|record| !record.is_copied && record.lost == 0 && wants(record));
             let Some(record) = found else { continue };
-            let Cargo::Bytes { offset, .. } = record.cargo else { continue };
+            let Cargo::Bytes { offset, .. } = record.cargo else {
+                continue;
+            };
             if best.as_ref().is_none_or(|(lowest, _)| offset < *lowest) {
                 best = Some((offset, record));
             }

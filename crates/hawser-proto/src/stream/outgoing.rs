@@ -42,6 +42,10 @@ pub(super) struct Outgoing {
 ///
 /// Source: RFC 6298 section 5.5 doubles up to a minute; a path's timeout is 0.1 to 1 s.
 const MAX_STALLS: u32 = 6;
+/// Ranges that are known to have arrived.
+///
+/// Source: as many as a receiver keeps (`MAX_RANGES`, `hawser-proto/src/stream/receiving.rs`).
+const MAX_ARRIVED: usize = 4096;
 /// Bytes that are sent again when nothing is heard of a stream.
 ///
 /// Reason: ten packets, the first flight of a connection (RFC 6928); the acknowledgement says more.
@@ -88,7 +92,9 @@ impl Outgoing {
 
     /// Returns whether the next bytes to be sent were sent before.
     pub(super) fn is_repeating(&self) -> bool {
-        self.to_send.first().is_some_and(|first| first.start < self.highest)
+        self.to_send
+            .first()
+            .is_some_and(|first| first.start < self.highest)
     }
 
     /// Bytes that may be sent now; `session`: how many beyond the highest one the session's credit
@@ -167,9 +173,16 @@ impl Outgoing {
         is_complete: bool,
         now: Instant,
     ) -> bool {
-        let next = if is_complete { self.written } else { next.min(self.highest) };
+        let next = if is_complete {
+            self.written
+        } else {
+            next.min(self.highest)
+        };
         let is_new_end = is_complete && !self.is_end_acknowledged;
         for (start, end) in ranges.filter(|(_, end)| *end <= self.highest) {
+            if self.arrived.len() >= MAX_ARRIVED {
+                break;
+            }
             let start = start.max(self.acknowledged);
             if self.arrived.insert(start..end) > 0 {
                 self.to_send.remove(start..end);

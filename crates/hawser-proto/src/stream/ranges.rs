@@ -79,7 +79,11 @@ impl Ranges {
         }
         let head = (self.ranges[from].0, range.start);
         let tail = (range.end, self.ranges[until - 1].1);
-        let before: u64 = self.ranges.range(from..until).map(|known| known.1 - known.0).sum();
+        let before: u64 = self
+            .ranges
+            .range(from..until)
+            .map(|known| known.1 - known.0)
+            .sum();
         let mut after = 0;
         let mut kept = [None, None];
         for (slot, part) in kept.iter_mut().zip([head, tail]) {
@@ -143,7 +147,10 @@ mod tests {
         assert_eq!(set.iter().collect::<Vec<_>>(), [5..30]);
         set.remove(8..12);
         assert_eq!(set.iter().collect::<Vec<_>>(), [5..8, 12..30]);
-        assert_eq!((set.total(), set.reaches(12), set.reaches(8), set.reaches(9)), (21, 30, 8, 9));
+        assert_eq!(
+            (set.total(), set.reaches(12), set.reaches(8), set.reaches(9)),
+            (21, 30, 8, 9)
+        );
         assert_eq!(set.gaps(0..40).collect::<Vec<_>>(), [0..5, 8..12, 30..40]);
     }
 

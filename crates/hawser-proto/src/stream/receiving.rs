@@ -157,7 +157,6 @@ impl Incoming {
         self.end == Some(self.next)
     }
 
-
     fn credit(&self) -> u64 {
         self.consumed + self.window
     }

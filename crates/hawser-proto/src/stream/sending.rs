@@ -167,7 +167,8 @@ impl Stream {
 
 /// All streams of a session in the sending direction.
 ///
-/// Cost: O(log streams) a burst or frame; nothing while all streams are idle.
+/// Cost: O(log streams) a burst or frame, O(streams) eight times in the timeout of the paths while any
+/// waits for the peer; nothing while all are idle.
 #[derive(Debug, Default)]
 pub struct Sending {
     streams: BTreeMap<StreamId, Stream>,
@@ -186,6 +187,8 @@ pub struct Sending {
     changed: VecDeque<StreamId>,
     told: VecDeque<Told>,
     checked_at: Instant,
+    /// Some stream may wait for the peer to say something.
+    is_busy: bool,
     /// Bytes sent again because they were lost or late.
     repeated: u64,
     /// Bytes sent on a second path because they arrive sooner there.
@@ -213,6 +216,7 @@ impl Sending {
 
     /// Asks the peer for a connection.
     pub fn open(&mut self, open: Open, now: Instant) {
+        self.is_busy = true;
         let mut stream = Stream::new(Some(open), 0, now);
         stream.owed.open = true;
         self.streams.insert(open.id, stream);
@@ -221,6 +225,7 @@ impl Sending {
 
     /// Answers the peer's request; `credit`: bytes that this side takes of the stream.
     pub fn answer(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
+        self.is_busy = true;
         let id = open.id;
         // The driver may know of the request before this half does.
         let stream = self
@@ -237,6 +242,7 @@ impl Sending {
 
     /// The driver has `bytes` more of a stream.
     pub fn write(&mut self, id: StreamId, bytes: u64) {
+        self.is_busy = true;
         if let Some(stream) = self.streams.get_mut(&id) {
             stream.out.write(bytes);
             self.changed.push_back(id);
@@ -253,6 +259,7 @@ impl Sending {
 
     /// Gives a stream up: the peer is told why, bytes that have not arrived are dropped.
     pub fn reset(&mut self, id: StreamId, code: u16, now: Instant) {
+        self.is_busy = true;
         if let Some(stream) = self.streams.get_mut(&id)
             && !stream.out.is_end_acknowledged
         {
@@ -280,7 +287,9 @@ impl Sending {
     /// Bytes of a stream that were written and are not acknowledged: what its driver stores.
     #[must_use]
     pub fn stored(&self, id: StreamId) -> u64 {
-        self.streams.get(&id).map_or(0, |stream| stream.out.written - stream.out.released())
+        self.streams
+            .get(&id)
+            .map_or(0, |stream| stream.out.written - stream.out.released())
     }
 
     /// Bytes of a stream that may be sent now.
@@ -296,7 +305,9 @@ impl Sending {
     /// Returns whether the next bytes of a stream were sent before.
     #[must_use]
     pub fn is_repeating(&self, id: StreamId) -> bool {
-        self.streams.get(&id).is_some_and(|stream| stream.out.is_repeating())
+        self.streams
+            .get(&id)
+            .is_some_and(|stream| stream.out.is_repeating())
     }
 
     /// Bytes of a stream that were sent, without repetitions.
@@ -332,7 +343,9 @@ impl Sending {
             self.owes_granted = true;
             return;
         }
-        let stream = frame.stream().and_then(|id| Some((id, self.streams.get_mut(&id)?)));
+        let stream = frame
+            .stream()
+            .and_then(|id| Some((id, self.streams.get_mut(&id)?)));
         let Some((id, stream)) = stream else {
             if self.loose.len() < MAX_LOOSE {
                 self.loose.push_back(frame);
@@ -471,6 +484,7 @@ impl Sending {
         each: u16,
         (arrival, now): (Instant, Instant),
     ) -> bool {
+        self.is_busy = true;
         let Some(stream) = self.streams.get_mut(&chunk.id) else {
             return false;
         };
@@ -518,7 +532,8 @@ impl Sending {
             }
             Cargo::Frames(_) => false,
         };
-        let Cargo::Bytes { id, offset, len, .. } = self.in_flight.copy_later_than(path, arrival, wants)? else {
+        let Cargo::Bytes { id, offset, len, .. } = self.in_flight.copy_later_than(path, arrival, wants)?
+        else {
             return None;
         };
         let end = offset + u64::from(len);
@@ -552,13 +567,17 @@ impl Sending {
             tell(number);
             match cargo {
                 Cargo::Bytes { id, offset, len, .. } => {
-                    let Some(stream) = streams.get_mut(&id) else { return };
+                    let Some(stream) = streams.get_mut(&id) else {
+                        return;
+                    };
                     if stream.out.on_lost(offset..offset + u64::from(len)) && changed.back() != Some(&id) {
                         changed.push_back(id);
                     }
                 }
                 Cargo::Frames(Some(id)) => {
-                    let Some(stream) = streams.get_mut(&id) else { return };
+                    let Some(stream) = streams.get_mut(&id) else {
+                        return;
+                    };
                     stream.on_lost_frames();
                     if stream.owed.is_any() && !std::mem::replace(&mut stream.is_owing, true) {
                         owing.push_back(id);
@@ -582,12 +601,7 @@ impl Sending {
 
     /// Writes frames that wait into `body`, at most `max` bytes; `about` hears which streams they
     /// are about.
-    pub(crate) fn write_frames(
-        &mut self,
-        body: &mut Vec<u8>,
-        max: usize,
-        about: &mut Vec<Option<StreamId>>,
-    ) {
+    pub(crate) fn write_frames(&mut self, body: &mut Vec<u8>, max: usize, about: &mut Vec<Option<StreamId>>) {
         about.clear();
         body.clear();
         body.resize(max, 0);
@@ -676,19 +690,17 @@ impl Sending {
                 self.changed.push_back(*id);
             }
         }
+        let waits = |stream: &Stream| stream.is_awaiting() || stream.out.is_blocked(session);
+        self.is_busy = self.streams.values().any(waits);
         for id in owes {
             self.owe(id);
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called.
-    ///
-    /// Cost: O(streams).
+    /// When [`Self::handle_timeout`] is to be called; never while no stream waits for the peer.
     #[must_use]
     pub fn poll_timeout(&self, timeout: Duration) -> Instant {
-        let session = self.session_credit.saturating_sub(self.session_sent);
-        let needs = |stream: &Stream| stream.is_awaiting() || stream.out.is_blocked(session);
-        if self.streams.values().any(needs) {
+        if self.is_busy {
             self.checked_at + timeout / CHECKS
         } else {
             Instant::FAR_FUTURE

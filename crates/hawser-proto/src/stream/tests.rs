@@ -86,12 +86,15 @@ impl End {
         let (mut body, mut about) = (Vec::new(), Vec::new());
         while self.sending.owes_frames() {
             self.sending.write_frames(&mut body, 300, &mut about);
-            self.sending.on_frames_sent((PathId(0), self.next_number), &about, now);
+            self.sending
+                .on_frames_sent((PathId(0), self.next_number), &about, now);
             out.push(self.datagram(Inner::plain(Kind::StreamControl), body.clone(), 1));
         }
         for stream in streams {
             for _ in 0..8 {
-                let Some(chunk) = self.sending.next(*stream, 3 * 100) else { break };
+                let Some(chunk) = self.sending.next(*stream, 3 * 100) else {
+                    break;
+                };
                 let len = chunk.range.end - chunk.range.start;
                 let count = len.div_ceil(100).max(1) as u16;
                 let sent = (PathId(0), self.next_number, count);
@@ -104,7 +107,11 @@ impl End {
                     position.emit(&mut head);
                     let bytes = (start..end).map(|offset| byte(*stream, offset));
                     let (flow, sequence) = position.fields();
-                    let inner = Inner { flow, sequence, ..Inner::plain(Kind::Stream) };
+                    let inner = Inner {
+                        flow,
+                        sequence,
+                        ..Inner::plain(Kind::Stream)
+                    };
                     out.push(self.datagram(inner, head.into_iter().chain(bytes).collect(), 1));
                 }
             }
@@ -159,10 +166,15 @@ impl End {
 
     /// Reads at most `most` bytes of a stream.
     fn read(&mut self, id: StreamId, most: usize, now: Instant) {
-        let Some(readable) = self.receiving.readable(id) else { return };
+        let Some(readable) = self.receiving.readable(id) else {
+            return;
+        };
         let read = self.read.entry(id).or_default();
         let stored = self.stored.entry(id).or_default();
-        let end = (readable as usize).min(read.len() + most).min(stored.len()).max(read.len());
+        let end = (readable as usize)
+            .min(read.len() + most)
+            .min(stored.len())
+            .max(read.len());
         let more = stored[read.len()..end].to_vec();
         read.extend_from_slice(&more);
         self.receiving.consume(id, more.len() as u64, now);
@@ -174,7 +186,10 @@ struct Lots(u64);
 
 impl Lots {
     fn below(&mut self, bound: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) % bound
     }
 }
@@ -210,7 +225,9 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
                 let number = datagram.number;
                 if lots.below(100) < loss {
                     if lots.below(100) >= unreported {
-                        ends[from].sending.on_missing(PathId(0), number..number + 1, |_| {});
+                        ends[from]
+                            .sending
+                            .on_missing(PathId(0), number..number + 1, |_| {});
                     }
                     continue;
                 }
@@ -233,13 +250,22 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
         let is_done = |end: &End| {
             streams.iter().zip(sizes).all(|(stream, size)| {
                 end.read.get(stream).map_or(0, Vec::len) as u64 == *size && end.ended.contains_key(stream)
-            }) && end.told.iter().filter(|told| matches!(told, Told::Delivered(_))).count() == streams.len()
+            }) && end
+                .told
+                .iter()
+                .filter(|told| matches!(told, Told::Delivered(_)))
+                .count()
+                == streams.len()
         };
         if ends.iter().all(is_done) {
             for end in &ends {
                 for stream in &streams {
                     let read = end.read.get(stream).map_or(&[][..], |read| read);
-                    assert!(read.iter().enumerate().all(|(at, found)| *found == byte(*stream, at as u64)));
+                    assert!(
+                        read.iter()
+                            .enumerate()
+                            .all(|(at, found)| *found == byte(*stream, at as u64))
+                    );
                 }
                 let counters = end.receiving.counters();
                 assert_eq!((counters.beyond_credit, counters.contradicting), (0, 0));
@@ -373,12 +399,19 @@ fn requests_may_overtake_each_other_and_are_opened_once() {
 
 #[test]
 fn a_stream_beyond_the_bound_is_refused() {
-    let mut receiving = Receiving::new(Config { max_streams: 1, ..small() });
+    let mut receiving = Receiving::new(Config {
+        max_streams: 1,
+        ..small()
+    });
     receiving.handle_frame(&Frame::Open(request(0)), at(0));
     receiving.handle_frame(&Frame::Open(request(2)), at(0));
     assert_eq!(receiving.len(), 1);
     let events: Vec<_> = std::iter::from_fn(|| receiving.poll_event()).collect();
-    let refusal = Frame::Answer { id: id(2), outcome: Outcome::Exhausted, credit: 0 };
+    let refusal = Frame::Answer {
+        id: id(2),
+        outcome: Outcome::Exhausted,
+        credit: 0,
+    };
     assert!(events.contains(&super::Event::Send(refusal)), "{events:?}");
 }
 
@@ -415,7 +448,10 @@ fn a_byte_whose_loss_nobody_reports_is_sent_again_ever_less_often() {
     }
     let waits: Vec<u64> = sent_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert_eq!(waits.len(), 3, "{sent_at:?}");
-    assert!(waits.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2), "{waits:?}");
+    assert!(
+        waits.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2),
+        "{waits:?}"
+    );
 }
 
 #[test]
@@ -445,7 +481,10 @@ fn a_reset_ends_a_stream_with_bytes_in_flight_and_gives_its_credit_back() {
     for millis in (30..2_000).step_by(50) {
         near.sending.handle_timeout(TIMEOUT, at(millis));
     }
-    assert!(near.transmit(&[id(0)], at(2_000)).is_empty(), "nothing is sent again");
+    assert!(
+        near.transmit(&[id(0)], at(2_000)).is_empty(),
+        "nothing is sent again"
+    );
 }
 
 #[test]

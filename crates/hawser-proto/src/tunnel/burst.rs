@@ -203,7 +203,9 @@ impl<B: Copy> Datagram<'_, B> {
         match &self.part {
             Part::Segment(run, index) => Some((run, *index)),
             Part::Piece(run, _) => Some((run, run.next)),
-            Part::Report(_) | Part::Token { .. } | Part::Parity(..) | Part::Stream(..) | Part::Frames(_) => None,
+            Part::Report(_) | Part::Token { .. } | Part::Parity(..) | Part::Stream(..) | Part::Frames(_) => {
+                None
+            }
         }
     }
 

@@ -430,7 +430,9 @@ impl World {
         if self.tcp != Tcp::Stream {
             return;
         }
-        let tunnel = self.tunnel.and_then(|tunnel| self.network.node_mut::<Tunnel>(tunnel));
+        let tunnel = self
+            .tunnel
+            .and_then(|tunnel| self.network.node_mut::<Tunnel>(tunnel));
         if let Some(tunnel) = tunnel {
             tunnel.split(flow, direction, (config, total));
         }

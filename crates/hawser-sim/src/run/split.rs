@@ -111,7 +111,9 @@ impl Splits {
     }
 
     fn of(&mut self, id: StreamId) -> Option<&mut Connection> {
-        self.connections.iter_mut().find(|connection| connection.id == Some(id))
+        self.connections
+            .iter_mut()
+            .find(|connection| connection.id == Some(id))
     }
 
     /// Takes in what the tunnel says of streams.
@@ -174,7 +176,8 @@ impl Connection {
             return;
         }
         if at == self.entrance {
-            self.receiver.handle_segment(segment, packet.sent, packet.ecn, now);
+            self.receiver
+                .handle_segment(segment, packet.sent, packet.ecn, now);
         } else {
             self.sender.handle_segment(segment, now);
         }
@@ -250,7 +253,9 @@ impl Connection {
 
     /// Bytes from the host enter the stream.
     fn take_in(&mut self, work: &mut Work<'_>, send: &mut impl FnMut(Packet)) {
-        let (Some(id), here) = (self.id, work.here()) else { return };
+        let (Some(id), here) = (self.id, work.here()) else {
+            return;
+        };
         let egress = work.tunnel.sending_mut().egress_mut();
         let more = self.receiver.received() - self.written;
         if more > 0 {

@@ -341,7 +341,12 @@ impl Tunnel {
     }
 
     /// Splits a connection at both ends.
-    pub(super) fn split(&mut self, flow: FlowId, direction: Direction, connection: (tcp::Config, Option<u64>)) {
+    pub(super) fn split(
+        &mut self,
+        flow: FlowId,
+        direction: Direction,
+        connection: (tcp::Config, Option<u64>),
+    ) {
         if let Some(splits) = &mut self.splits {
             splits.add(flow, direction, connection);
         }

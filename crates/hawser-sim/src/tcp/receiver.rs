@@ -75,7 +75,9 @@ impl Receiver {
     /// Source: RFC 9293 section 3.8.6.2.2 (the receiver's avoidance of silly windows). Deviates:
     /// what was announced before is taken even where the window has become smaller.
     pub fn set_window(&mut self, bytes: u64) {
-        self.window = u32::try_from(bytes).unwrap_or(u32::MAX).min(self.config.receive_window);
+        self.window = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.config.receive_window);
         let opened = (self.next + u64::from(self.window)).saturating_sub(self.edge);
         self.owes_ack |= self.is_open && opened >= 2 * u64::from(self.config.segment);
     }
