@@ -69,7 +69,7 @@ pub enum Event {
     Probe(PathId, u64),
     /// The peer answers our probe.
     ProbeReply(PathId, u64),
-    /// What streams that are received have to say.
+    /// A notice of received streams.
     Stream(stream::Event),
 }
 

@@ -27,7 +27,7 @@ use crate::data::Inner;
 pub const STREAM_LEN: usize = 2;
 /// Ranges that one acknowledgement names, the lowest first.
 ///
-/// Reason: the ends of what is missing at the head of a stream are what its sender acts on; an
+/// Source: the ends of what is missing at the head of a stream are what its sender acts on; an
 /// acknowledgement without losses has none.
 pub const ACK_RANGES: usize = 8;
 /// Bytes of the longest emitted [`Frame`].
@@ -69,10 +69,10 @@ impl StreamId {
     }
 }
 
-/// What a datagram with bytes of a stream says of them.
+/// Position of a datagram's bytes in their stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// Which stream.
+    /// Number of the stream.
     pub id: StreamId,
     /// Low 32 bits of the offset of the first byte.
     pub offset: u32,
@@ -131,11 +131,11 @@ impl Position {
 /// Asks the peer to open a connection for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Open {
-    /// Which stream.
+    /// Number of the stream.
     pub id: StreamId,
-    /// Who opened the connection that is split.
+    /// Source of the connection that is split.
     pub source: SocketAddr,
-    /// Whom it is for.
+    /// Destination of that connection.
     pub destination: SocketAddr,
     /// The code point of its packets (RFC 2474).
     pub dscp: u8,
@@ -143,14 +143,14 @@ pub struct Open {
     pub credit: u64,
 }
 
-/// What became of an [`Open`].
+/// Outcome of an [`Open`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The connection stands.
     Connected,
     /// The destination refused it.
     Refused,
-    /// No route leads to the destination.
+    /// The destination has no route.
     Unreachable,
     /// The destination did not answer.
     TimedOut,
@@ -174,13 +174,13 @@ impl Outcome {
 /// Bytes that have arrived of a stream, and how many more its receiver takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack {
-    /// Which stream.
+    /// Number of the stream.
     pub id: StreamId,
-    /// All bytes before this offset have arrived.
+    /// End of the bytes that have arrived without a gap.
     pub next: u64,
     /// The stream's bytes before this offset are taken.
     pub credit: u64,
-    /// All of the stream has arrived, its end included.
+    /// The whole stream has arrived, its end included.
     pub is_complete: bool,
     ranges: [(u32, u32); ACK_RANGES],
     len: u8,
@@ -228,16 +228,16 @@ impl Ack {
     }
 }
 
-/// One of the frames of a control datagram.
+/// A frame of a control datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Frame {
     /// Asks for a connection.
     Open(Open),
     /// Answers that; `credit`: bytes of the stream that the answering side takes.
     Answer {
-        /// Which stream.
+        /// Number of the stream.
         id: StreamId,
-        /// What became of the connection.
+        /// Outcome of the connection.
         outcome: Outcome,
         /// Bytes of the stream that are taken.
         credit: u64,
@@ -248,7 +248,7 @@ pub enum Frame {
     Session(u64),
     /// The sender of a stream gives it up: its receiver need not wait for the rest.
     Reset {
-        /// Which stream.
+        /// Number of the stream.
         id: StreamId,
         /// Why.
         code: u16,
@@ -257,7 +257,7 @@ pub enum Frame {
     },
     /// The receiver of a stream wants no more of it.
     Stop {
-        /// Which stream.
+        /// Number of the stream.
         id: StreamId,
         /// Why.
         code: u16,
@@ -265,7 +265,7 @@ pub enum Frame {
     /// The sender of a stream uses more than half of its credit, or has none left: asks for more,
     /// and for an acknowledgement.
     Blocked {
-        /// Which stream.
+        /// Number of the stream.
         id: StreamId,
         /// The credit that it has.
         credit: u64,

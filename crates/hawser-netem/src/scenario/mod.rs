@@ -50,7 +50,7 @@ pub struct Scenario {
     pub controller: Option<String>,
     /// Lets TCP of client and server ask for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
     pub tcp_ecn: bool,
-    /// How the tunnel transfers TCP.
+    /// Form in which the tunnel transfers TCP.
     pub tcp: Tcp,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
@@ -64,13 +64,13 @@ pub struct Scenario {
     pub events: Vec<Event>,
 }
 
-/// How a tunnel transfers TCP.
+/// Form in which a tunnel transfers TCP.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tcp {
-    /// As packets, from one end of the connection to the other.
+    /// Packets, from one end of the connection to the other.
     #[default]
     EndToEnd,
-    /// Split at both ends of the tunnel, its bytes as a stream between them.
+    /// Connections split at both ends of the tunnel, with a stream between them.
     Stream,
 }
 

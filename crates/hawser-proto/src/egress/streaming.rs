@@ -13,17 +13,17 @@ use super::{Body, Egress, Transmit, Turn};
 use crate::flow::Flow;
 use crate::path::Path;
 use crate::scheduler::{Choice, Demand, default_of};
-use crate::stream::{self, Chunk, Told};
+use crate::stream::{self, Chunk, SendingNotice};
 
 /// Bytes of a stream that wait to be sent, at least.
 ///
-/// Reason: the first flights of several paths; a path's first window is ten packets and doubles.
+/// Source: the first flights of several paths; a path's first window is ten packets and doubles.
 const WAITING_MIN: u64 = 256 * 1024;
 /// The same at most.
 ///
 /// Source: `QUEUE_MAX` of a flow, `hawser-proto/src/egress/choosing.rs`.
 const WAITING_MAX: u64 = 16 * 1024 * 1024;
-/// How long the newest byte waits beyond what the paths require.
+/// Time that the newest byte waits beyond what the paths require.
 ///
 /// Source: `TCP_NOTSENT_LOWAT` serves the same; 100 ms are what a person takes for at once.
 const WAITING_TIME: Duration = Duration::from_millis(50);
@@ -31,26 +31,26 @@ const WAITING_TIME: Duration = Duration::from_millis(50);
 const MAX_FRAMES: usize = 1_100;
 /// A copy is worth sending where it arrives sooner by more than this.
 ///
-/// Reason: half of the margin of the resequencer; a path's delay is not known better.
+/// Source: half of the margin of the resequencer; a path's delay is not known better.
 const COPY_MARGIN: Duration = Duration::from_millis(5);
 /// Timeout of streams where no path knows its own.
 ///
 /// Source: RFC 9002 section 6.2.2, twice the initial round trip of 333 ms.
 const UNKNOWN_TIMEOUT: Duration = Duration::from_millis(666);
 
-/// Where a stream's turns are taken.
+/// The flow whose turns a stream takes.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// From where to where its bytes go.
+struct Seat {
+    /// Source and destination of its bytes.
     ends: (SocketAddr, SocketAddr),
     slot: Option<u16>,
 }
 
-/// What of streams belongs to an egress.
+/// State of all streams of an egress.
 #[derive(Debug, Default)]
 pub(super) struct Streaming {
     pub(super) sending: stream::Sending,
-    places: BTreeMap<StreamId, Place>,
+    seats: BTreeMap<StreamId, Seat>,
     /// The peer has said that it understands streams.
     pub(super) peer_takes_streams: bool,
     /// Frames of the datagram that was handed out last, and whom they are about.
@@ -76,18 +76,18 @@ impl<B: Copy> Egress<B> {
     /// of the stream first.
     pub fn open_stream(&mut self, open: Open, now: Instant) {
         self.used = now;
-        self.place(open.id, (open.source, open.destination));
+        self.add_seat(open.id, (open.source, open.destination));
         self.streaming.sending.open(open, now);
     }
 
-    fn place(&mut self, id: StreamId, ends: (SocketAddr, SocketAddr)) {
-        self.streaming.places.insert(id, Place { ends, slot: None });
+    fn add_seat(&mut self, id: StreamId, ends: (SocketAddr, SocketAddr)) {
+        self.streaming.seats.insert(id, Seat { ends, slot: None });
     }
 
     /// Answers the peer's request for a stream; `credit`: bytes that the receiving half takes.
     pub fn answer_stream(&mut self, open: &Open, outcome: Outcome, credit: u64, now: Instant) {
         self.used = now;
-        self.place(open.id, (open.destination, open.source));
+        self.add_seat(open.id, (open.destination, open.source));
         self.streaming.sending.answer(open, outcome, credit, now);
         self.settle_streams(now);
     }
@@ -105,7 +105,7 @@ impl<B: Copy> Egress<B> {
         self.settle_streams(now);
     }
 
-    /// Gives a stream up for a reason that the peer is told.
+    /// Gives a stream up; the peer learns the reason.
     pub fn reset_stream(&mut self, id: StreamId, code: u16, now: Instant) {
         self.streaming.sending.reset(id, code, now);
         self.settle_streams(now);
@@ -115,7 +115,7 @@ impl<B: Copy> Egress<B> {
     pub fn close_stream(&mut self, id: StreamId, now: Instant) {
         self.streaming.sending.close(id);
         self.settle_streams(now);
-        self.streaming.places.remove(&id);
+        self.streaming.seats.remove(&id);
     }
 
     /// Bytes that the driver may write now of a stream: as many as the paths need to stay busy.
@@ -123,7 +123,7 @@ impl<B: Copy> Egress<B> {
     /// nothing to its sender.
     #[must_use]
     pub fn stream_room(&self, id: StreamId) -> u64 {
-        if !self.streaming.places.contains_key(&id) {
+        if !self.streaming.seats.contains_key(&id) {
             return 0;
         }
         let waiting = self.streaming.sending.waiting(id);
@@ -151,9 +151,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Something of a stream for the driver.
-    pub fn poll_stream(&mut self) -> Option<Told> {
-        self.streaming.sending.poll_told()
+    /// Returns a notice about a stream for the driver.
+    pub fn poll_stream(&mut self) -> Option<SendingNotice> {
+        self.streaming.sending.poll_notice()
     }
 
     /// Takes in what the receiving half tells of streams.
@@ -172,17 +172,17 @@ impl<B: Copy> Egress<B> {
     pub(super) fn settle_streams(&mut self, now: Instant) {
         while let Some(id) = self.streaming.sending.poll_changed() {
             let pending = self.streaming.sending.sendable(id);
-            let Some(place) = self.streaming.places.get_mut(&id) else {
+            let Some(seat) = self.streaming.seats.get_mut(&id) else {
                 continue;
             };
             let is_there = |slot: &u16| self.flows.get(*slot).is_some_and(|flow| flow.is_of_stream(id));
-            let slot = place.slot.filter(is_there);
+            let slot = seat.slot.filter(is_there);
             let slot = match slot {
                 Some(slot) => Some(slot),
-                None if pending > 0 => self.flows.slot_of_stream(id, place.ends, now),
+                None if pending > 0 => self.flows.slot_of_stream(id, seat.ends, now),
                 None => None,
             };
-            place.slot = slot;
+            seat.slot = slot;
             if let Some(slot) = slot {
                 self.flows.set_stream_pending(slot, pending, now);
             }
@@ -196,7 +196,7 @@ impl<B: Copy> Egress<B> {
         packet_numbers: std::ops::Range<u64>,
         now: Instant,
     ) {
-        if self.streaming.places.is_empty() {
+        if self.streaming.seats.is_empty() {
             return;
         }
         self.streaming.sending.on_missing(path, packet_numbers, |_| {});
@@ -204,7 +204,7 @@ impl<B: Copy> Egress<B> {
     }
 
     pub(super) fn handle_stream_timeout(&mut self, now: Instant) {
-        if self.streaming.places.is_empty() {
+        if self.streaming.seats.is_empty() {
             return;
         }
         let timeouts = self.active().map(|path| path.model().timeout());
@@ -214,7 +214,7 @@ impl<B: Copy> Egress<B> {
     }
 
     pub(super) fn stream_due(&self) -> Instant {
-        if self.streaming.places.is_empty() {
+        if self.streaming.seats.is_empty() {
             return Instant::FAR_FUTURE;
         }
         self.streaming.sending.poll_timeout(self.streaming.timeout)
@@ -258,7 +258,7 @@ impl<B: Copy> Egress<B> {
         mtus.min().unwrap_or(0)
     }
 
-    /// What becomes of the bytes of a stream whose turn it is.
+    /// Decides about the bytes of a stream whose turn it is.
     pub(super) fn choose_for_stream(&mut self, slot: u16, target: Duration, now: Instant) -> Decision {
         let Some(flow) = self.flows.get(slot) else {
             return Decision::Again;
@@ -389,7 +389,7 @@ impl<B: Copy> Egress<B> {
 
     /// A path that has nothing else to do copies what others deliver later.
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Transmit<B>> {
-        if self.streaming.places.is_empty() {
+        if self.streaming.seats.is_empty() {
             return None;
         }
         let len = self.common_mtu();
@@ -403,7 +403,7 @@ impl<B: Copy> Egress<B> {
         let max = u64::from(each) * (window / u64::from(len.max(1))).clamp(1, 64);
         let id = path.id;
         let chunk = self.streaming.sending.copy_later_than(id, arrival, max)?;
-        let slot = self.streaming.places.get(&chunk.id)?.slot?;
+        let slot = self.streaming.seats.get(&chunk.id)?.slot?;
         let transmit = self.send_chunk(&chunk, (slot, lane, each), now);
         self.settle_streams(now);
         Some(transmit)

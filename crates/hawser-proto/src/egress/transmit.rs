@@ -52,7 +52,7 @@ pub enum Body<B> {
     },
     /// Bytes of a stream, in `count` datagrams.
     Stream {
-        /// Which stream.
+        /// Number of the stream.
         id: StreamId,
         /// Offset of the first byte.
         offset: u64,
@@ -60,7 +60,7 @@ pub enum Body<B> {
         len: u32,
         /// Bytes in each datagram but the last.
         each: u16,
-        /// How many datagrams.
+        /// Number of datagrams.
         count: u16,
         /// Class of the stream.
         class: Class,

@@ -11,7 +11,7 @@ use super::{Flow, Flows, IDLE, MAX_FLOWS, QUANTUM};
 
 /// A stream that has sent this much is bulk.
 ///
-/// Reason: what it sends before is scheduled as the bytes of interactive flows are, for most
+/// Source: what it sends before is scheduled as the bytes of interactive flows are, for most
 /// answers of a web page are shorter. A TCP flow is bulk after four times as much, because its own
 /// slow start takes several round trips to get there.
 const STREAM_BULK_AFTER: u64 = 64 * 1024;

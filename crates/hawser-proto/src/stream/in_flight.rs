@@ -1,4 +1,4 @@
-//! What was sent of streams on each path, in case it does not arrive.
+//! Records of what was sent of streams on each path, in case it does not arrive.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,12 +6,12 @@ use std::ops::Range;
 use hawser_units::{Instant, PathId};
 use hawser_wire::stream::StreamId;
 
-/// Records that are looked at to find one to copy.
+/// Records scanned to find one to copy.
 ///
-/// Reason: a path is some hundred bursts ahead of another at most.
-const LOOKED_AT: usize = 512;
+/// Source: a path is some hundred bursts ahead of another at most.
+const MAX_SCANNED: usize = 512;
 
-/// What datagrams carried.
+/// Contents of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cargo {
     /// Bytes of a stream from an offset on, `each` in each datagram but the last.
@@ -31,11 +31,11 @@ pub(super) struct Record {
     pub(super) packet_number: u64,
     pub(super) count: u16,
     pub(super) cargo: Cargo,
-    /// When it is expected at the far end.
+    /// Expected arrival at the far end.
     pub(super) arrival: Instant,
-    /// Which of its datagrams are lost.
+    /// Set of its datagrams that are lost.
     lost: u64,
-    /// It was sent again because another path delivers it sooner.
+    /// Another path, which delivers it sooner, has sent it again.
     pub(super) is_copied: bool,
 }
 
@@ -51,7 +51,7 @@ impl Record {
         }
     }
 
-    /// Which of its datagrams have one of these packet numbers.
+    /// Selects its datagrams that have one of these packet numbers.
     fn within(&self, packet_numbers: &Range<u64>) -> u64 {
         let place = |packet_number: u64| {
             packet_number
@@ -145,8 +145,8 @@ impl InFlight {
         }
     }
 
-    /// Of what other paths than `path` deliver after `arrival`, and that was not copied yet: what
-    /// `wants` and lies lowest in its stream. It counts as copied from now on.
+    /// Finds what other paths than `path` deliver after `arrival`, was not copied yet, is wanted
+    /// and lies lowest in its stream. It counts as copied from now on.
     pub(super) fn copy_later_than(
         &mut self,
         path: PathId,
@@ -158,7 +158,7 @@ impl InFlight {
             let from = records.partition_point(|record| record.arrival <= arrival);
             let found = records
                 .range_mut(from..)
-                .take(LOOKED_AT)
+                .take(MAX_SCANNED)
                 .find(|record| !record.is_copied && record.lost == 0 && wants(record));
             let Some(record) = found else { continue };
             let Cargo::Bytes { offset, .. } = record.cargo else {

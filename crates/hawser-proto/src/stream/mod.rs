@@ -21,5 +21,5 @@ mod spread;
 mod tests;
 
 pub use receiving::{Accepted, Config, Counters, Event, Notice, Receiving};
-pub use sending::{Chunk, Sending, Told};
+pub use sending::{Chunk, Sending, SendingNotice};
 pub(crate) use spread::choose;

@@ -1,4 +1,4 @@
-//! One stream in the sending direction.
+//! A stream in the sending direction.
 
 use std::ops::Range;
 
@@ -15,11 +15,11 @@ use super::ranges::Ranges;
 /// ```
 #[derive(Debug)]
 pub(super) struct Outgoing {
-    /// All bytes before have arrived.
+    /// End of the bytes that have arrived without a gap.
     acknowledged: u64,
-    /// What is known to have arrived beyond.
+    /// Ranges known to have arrived beyond.
     arrived: Ranges,
-    /// What is to be sent, lost bytes included.
+    /// Ranges to be sent, lost bytes included.
     to_send: Ranges,
     /// The end of the highest byte that was sent.
     pub(super) highest: u64,
@@ -31,10 +31,10 @@ pub(super) struct Outgoing {
     is_finished: bool,
     is_end_owed: bool,
     pub(super) is_end_acknowledged: bool,
-    /// When the stream got on last: its first bytes were acknowledged, or sent after none were in
+    /// Time of the last progress: its first bytes were acknowledged, or sent after none were in
     /// flight. Bytes that arrive beyond do not count, as all behind a missing one wait for it.
     progress_at: Instant,
-    /// Times that it did not get on since.
+    /// Count of stalls since.
     stalls: u32,
 }
 
@@ -48,7 +48,7 @@ const MAX_STALLS: u32 = 6;
 const MAX_ARRIVED: usize = 4096;
 /// Bytes that are sent again when nothing is heard of a stream.
 ///
-/// Reason: ten packets, the first flight of a connection (RFC 6928); the acknowledgement says more.
+/// Source: ten packets, the first flight of a connection (RFC 6928); the acknowledgement says more.
 const STALLED: u64 = 14_000;
 
 impl Outgoing {
@@ -85,7 +85,7 @@ impl Outgoing {
         self.acknowledged
     }
 
-    /// Bytes that wait to be sent, whatever the credit.
+    /// Bytes that wait to be sent, with or without credit.
     pub(super) fn waiting(&self) -> u64 {
         self.to_send.total()
     }
@@ -210,12 +210,12 @@ impl Outgoing {
             || (self.is_finished && !self.is_end_owed && !self.is_end_acknowledged)
     }
 
-    /// When the stream counts as stalled; `timeout`: how long its paths take at most.
+    /// Time at which the stream counts as stalled; `timeout`: the longest of its paths.
     pub(super) fn stalled_at(&self, timeout: Duration) -> Instant {
         self.progress_at + timeout * 2u32.pow(self.stalls.min(MAX_STALLS))
     }
 
-    /// Nothing was heard of the stream for too long: what is missing first is lost.
+    /// Counts the first missing bytes as lost, as the stream has not got on for too long.
     pub(super) fn on_stall(&mut self, now: Instant) {
         self.stalls += 1;
         self.progress_at = now;

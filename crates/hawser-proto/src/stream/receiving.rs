@@ -66,11 +66,11 @@ pub struct Accepted {
     pub offset: u64,
     /// Bytes of the datagram's body in front of them.
     pub skip: usize,
-    /// How many they are.
+    /// Number of these bytes.
     pub len: usize,
 }
 
-/// What the receiving half tells its driver.
+/// Notice of the receiving half for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// The peer asks for a connection; to be answered.
@@ -83,55 +83,55 @@ pub enum Notice {
     Reset(StreamId, u16),
 }
 
-/// What the receiving half tells the sending half of its own side.
+/// Event of the receiving half for the sending half of its own side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The peer's frame concerns what is sent.
+    /// A frame of the peer that concerns what is sent.
     Heard(Frame),
-    /// This frame is to be sent.
+    /// A frame to be sent.
     Send(Frame),
 }
 
 /// Datagrams that were refused, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// They exceed the credit of their stream or of the session.
+    /// Datagrams beyond the credit of their stream or of the session.
     pub beyond_credit: u64,
-    /// They would make more ranges than are kept of a stream.
+    /// Datagrams that would make more ranges than a stream may have.
     pub too_scattered: u64,
-    /// Their stream is not known.
+    /// Datagrams of unknown streams.
     pub unknown: u64,
-    /// All of their bytes had arrived before.
+    /// Datagrams whose bytes had all arrived before.
     pub duplicates: u64,
-    /// They contradict an end of the stream that was announced.
+    /// Datagrams that contradict an announced end of their stream.
     pub contradicting: u64,
 }
 
-/// Between two acknowledgements of a stream; they release its sender's buffer, nothing waits for
+/// Interval of acknowledgements of a stream; they release its sender's buffer, nothing waits for
 /// them.
 ///
 /// Source: as reports of a path, `hawser-proto/src/ingress.rs`.
 const ACK_INTERVAL: Duration = Duration::from_millis(5);
-/// Between two that raise the credit.
+/// Interval of acknowledgements that raise the credit.
 ///
 /// Source: as urgent reports of a path, `hawser-proto/src/ingress.rs`.
 const CREDIT_INTERVAL: Duration = Duration::from_millis(1);
 /// Ranges of a stream that are kept.
 ///
-/// Reason: two paths that take turns packet by packet, one 150 ms behind the other, leave 1,000 at
+/// Source: two paths that take turns packet by packet, one 150 ms behind the other, leave 1,000 at
 /// 160 Mbit/s; they take 16 bytes each.
 const MAX_RANGES: usize = 4096;
 /// Numbers below the highest opened one that are remembered as not opened yet.
 ///
-/// Reason: requests overtake each other on paths by what is opened within a second, some thousand.
+/// Source: requests overtake each other on paths by what is opened within a second, some thousand.
 const MAX_AWAITED: usize = 4096;
 
-/// One stream in the receiving direction.
+/// A stream in the receiving direction.
 #[derive(Debug)]
 struct Incoming {
-    /// All bytes before have arrived.
+    /// End of the bytes that have arrived without a gap.
     next: u64,
-    /// What has arrived beyond.
+    /// Ranges that have arrived beyond.
     beyond: Ranges,
     /// The driver has read all bytes before.
     consumed: u64,
@@ -171,14 +171,14 @@ impl Incoming {
     }
 }
 
-/// All streams of a session in the receiving direction.
+/// Streams of a session in the receiving direction.
 ///
 /// Cost: O(log streams + log ranges) a datagram; a stream without traffic takes some 200 bytes.
 #[derive(Debug)]
 pub struct Receiving {
     config: Config,
     streams: BTreeMap<StreamId, Incoming>,
-    /// By which side opens: the numbers below this one were opened, but for those in `awaited`.
+    /// Lowest unused number by opening side; those below were opened, but for those in `awaited`.
     opened: [u32; 2],
     awaited: BTreeSet<StreamId>,
     due: Due,
@@ -214,7 +214,7 @@ impl Receiving {
         }
     }
 
-    /// What was refused.
+    /// Counts of refused datagrams.
     #[must_use]
     pub fn counters(&self) -> Counters {
         self.counters
@@ -452,7 +452,7 @@ impl Receiving {
         self.close(id);
     }
 
-    /// The driver wants no more of a stream, for a reason that its sender is told.
+    /// Takes no more of a stream; its sender learns the reason.
     pub fn stop(&mut self, id: StreamId, code: u16, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
             return;
@@ -520,17 +520,17 @@ impl Receiving {
         self.close(id);
     }
 
-    /// Something for the driver.
+    /// Returns a notice for the driver.
     pub fn poll_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
 
-    /// Something for the sending half.
+    /// Returns an event for the sending half.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
     }
 
-    /// When [`Self::flush`] is to be called, if no batch comes before.
+    /// Time for the next [`Self::flush`], if no batch comes before.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         (self.due.first < Instant::FAR_FUTURE).then_some(self.due.first)

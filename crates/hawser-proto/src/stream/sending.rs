@@ -36,14 +36,14 @@ pub struct Chunk {
     pub is_repeated: bool,
 }
 
-/// What the sending half tells its driver.
+/// Notice of the sending half for its driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum SendingNotice {
     /// The peer has answered an [`Open`].
     Answered(StreamId, Outcome),
     /// Bytes before the offset have arrived: their memory is free.
     Released(StreamId, u64),
-    /// All bytes and the end have arrived.
+    /// The bytes and the end have all arrived.
     Delivered(StreamId),
     /// The peer wants no more of the stream, for this reason.
     Stopped(StreamId, u16),
@@ -69,14 +69,14 @@ impl Owed {
 #[derive(Debug)]
 struct Stream {
     out: Outgoing,
-    /// This side's request; `None` where the peer opened.
+    /// Request of this side; `None` where the peer opened.
     open: Option<Open>,
     answer: Option<(Outcome, u64)>,
     ack: Option<Ack>,
     reset: Option<u16>,
     stop: Option<u16>,
     owed: Owed,
-    /// It stands among those that owe frames.
+    /// Queued among the streams that owe frames.
     is_owing: bool,
     /// The peer has answered, or this side has.
     is_open: bool,
@@ -130,7 +130,7 @@ impl Stream {
         self.owed.blocked |= self.blocked_at == Some(self.out.credit);
     }
 
-    /// Whether the peer is to say something: of a request, an answer, a reset or bytes.
+    /// Returns whether the peer is to confirm a request, an answer, a reset or bytes.
     fn is_awaiting(&self) -> bool {
         let is_unconfirmed = (self.open.is_some() || self.answer.is_some()) && !self.is_confirmed;
         is_unconfirmed || self.reset.is_some() || self.out.is_awaiting() || self.blocked_at.is_some()
@@ -165,7 +165,7 @@ impl Stream {
     }
 }
 
-/// All streams of a session in the sending direction.
+/// Streams of a session in the sending direction.
 ///
 /// Cost: O(log streams) a burst or frame, O(streams) eight times in the timeout of the paths while any
 /// waits for the peer; nothing while all are idle.
@@ -176,7 +176,7 @@ pub struct Sending {
     /// Bytes that the peer takes of all streams, and the highest ones of all that were sent.
     session_credit: u64,
     session_sent: u64,
-    /// What this side grants for all streams, where the peer is to hear of it.
+    /// Credit that this side grants for all streams.
     granted: u64,
     owes_granted: bool,
     /// Streams that owe frames.
@@ -185,7 +185,7 @@ pub struct Sending {
     loose: VecDeque<Frame>,
     /// Streams of which more or less may be sent than before.
     changed: VecDeque<StreamId>,
-    told: VecDeque<Told>,
+    notices: VecDeque<SendingNotice>,
     checked_at: Instant,
     /// Some stream may wait for the peer to say something.
     is_busy: bool,
@@ -197,7 +197,7 @@ pub struct Sending {
 
 /// Frames about streams that are closed, which wait to be sent.
 ///
-/// Reason: each answers a datagram of the peer, which sends it again when it hears nothing.
+/// Source: no measurement; each answers a datagram of the peer, which sends it again when it hears nothing.
 const MAX_LOOSE: usize = 64;
 
 impl Sending {
@@ -257,7 +257,7 @@ impl Sending {
         }
     }
 
-    /// Gives a stream up: the peer is told why, bytes that have not arrived are dropped.
+    /// Gives a stream up with a reason; bytes that have not arrived are dropped.
     pub fn reset(&mut self, id: StreamId, code: u16, now: Instant) {
         self.is_busy = true;
         if let Some(stream) = self.streams.get_mut(&id)
@@ -385,7 +385,7 @@ impl Sending {
                 if let Some(stream) = self.streams.get(&id)
                     && !stream.out.is_end_acknowledged
                 {
-                    self.told.push_back(Told::Stopped(id, code));
+                    self.notices.push_back(SendingNotice::Stopped(id, code));
                     self.reset(id, code, now);
                 }
             }
@@ -423,7 +423,7 @@ impl Sending {
         if !std::mem::replace(&mut stream.is_open, outcome == Outcome::Connected)
             || outcome != Outcome::Connected
         {
-            self.told.push_back(Told::Answered(id, outcome));
+            self.notices.push_back(SendingNotice::Answered(id, outcome));
         }
         self.owe(id);
         self.changed.push_back(id);
@@ -441,12 +441,13 @@ impl Sending {
             stream.blocked_at = None;
         }
         if stream.out.on_ack(ack.next, ack.ranges(), ack.is_complete, now) {
-            self.told.push_back(Told::Released(id, stream.out.released()));
+            self.notices
+                .push_back(SendingNotice::Released(id, stream.out.released()));
         }
         if ack.is_complete {
             stream.reset = None;
             if !was_delivered {
-                self.told.push_back(Told::Delivered(id));
+                self.notices.push_back(SendingNotice::Delivered(id));
             }
         }
         self.changed.push_back(id);
@@ -513,7 +514,7 @@ impl Sending {
                 let end = offset + u64::from(len);
                 stream.out.released() >= end && (len > 0 || stream.out.is_end_acknowledged)
             }),
-            Cargo::Frames(_) => arrival.since(record.arrival) > FRAMES_KEPT,
+            Cargo::Frames(_) => arrival.since(record.arrival) > FRAMES_LIFETIME,
         });
     }
 
@@ -697,7 +698,7 @@ impl Sending {
         }
     }
 
-    /// When [`Self::handle_timeout`] is to be called; never while no stream waits for the peer.
+    /// Time for the next [`Self::handle_timeout`]; never while no stream waits for the peer.
     #[must_use]
     pub fn poll_timeout(&self, timeout: Duration) -> Instant {
         if self.is_busy {
@@ -707,17 +708,17 @@ impl Sending {
         }
     }
 
-    /// Something for the driver.
-    pub fn poll_told(&mut self) -> Option<Told> {
-        self.told.pop_front()
+    /// Returns a notice for the driver.
+    pub fn poll_notice(&mut self) -> Option<SendingNotice> {
+        self.notices.pop_front()
     }
 }
 
-/// How long it is remembered which frames a datagram carried.
+/// Lifetime of the record of a datagram's frames.
 ///
 /// Source: a loss is not named for longer (`FORGOTTEN`, `hawser-proto/src/ingress/missing.rs`).
-const FRAMES_KEPT: Duration = Duration::from_secs(2);
-/// Looks at all streams in the timeout of the paths.
+const FRAMES_LIFETIME: Duration = Duration::from_secs(2);
+/// Checks of all streams in the timeout of the paths.
 ///
-/// Reason: a stall is found an eighth of the timeout late at most, half of that in the mean.
+/// Source: a stall is found an eighth of the timeout late at most, half of that in the mean.
 const CHECKS: u32 = 8;

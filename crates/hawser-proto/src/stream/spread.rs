@@ -1,4 +1,4 @@
-//! Which path takes the next bytes of a stream that has many of them.
+//! Choice of the path for the next bytes of a stream that has many of them.
 
 use hawser_units::Instant;
 

@@ -8,7 +8,7 @@ use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, 
 use proptest::prelude::*;
 
 use super::receiving::{Config, Notice, Receiving};
-use super::sending::{Sending, Told};
+use super::sending::{Sending, SendingNotice};
 
 const TIMEOUT: Duration = Duration::from_millis(200);
 const STEP: Duration = Duration::from_millis(5);
@@ -46,7 +46,7 @@ struct End {
     read: BTreeMap<StreamId, Vec<u8>>,
     ended: BTreeMap<StreamId, bool>,
     next_number: u64,
-    told: Vec<Told>,
+    told: Vec<SendingNotice>,
     notices: Vec<Notice>,
     /// Streams that may be written.
     open: Vec<StreamId>,
@@ -145,7 +145,7 @@ impl End {
         while let Some(event) = self.receiving.poll_event() {
             self.sending.handle_event(event, now);
         }
-        while let Some(told) = self.sending.poll_told() {
+        while let Some(told) = self.sending.poll_notice() {
             self.told.push(told);
         }
         while let Some(notice) = self.receiving.poll_notice() {
@@ -253,7 +253,7 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
             }) && end
                 .told
                 .iter()
-                .filter(|told| matches!(told, Told::Delivered(_)))
+                .filter(|told| matches!(told, SendingNotice::Delivered(_)))
                 .count()
                 == streams.len()
         };
@@ -350,7 +350,10 @@ fn joined() -> (End, End) {
         pass(&mut near, &mut far, at(1));
         pass(&mut far, &mut near, at(1));
     }
-    assert!(near.told.contains(&Told::Answered(id(0), Outcome::Connected)));
+    assert!(
+        near.told
+            .contains(&SendingNotice::Answered(id(0), Outcome::Connected))
+    );
     (near, far)
 }
 
@@ -379,7 +382,7 @@ fn a_request_that_is_lost_is_sent_again() {
     let number = answer.last().expect("an answer").number;
     far.sending.on_missing(PathId(0), 1..number + 1, |_| {});
     pass(&mut far, &mut near, at(300));
-    assert_eq!(near.told, [Told::Answered(id(0), Outcome::Connected)]);
+    assert_eq!(near.told, [SendingNotice::Answered(id(0), Outcome::Connected)]);
 }
 
 #[test]
@@ -461,7 +464,7 @@ fn a_half_of_a_stream_may_end_before_the_other() {
     pass(&mut near, &mut far, at(10));
     assert_eq!(far.ended.get(&id(0)), Some(&true));
     pass(&mut far, &mut near, at(20));
-    assert!(near.told.contains(&Told::Delivered(id(0))));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
     far.sending.write(id(0), 500);
     pass(&mut far, &mut near, at(30));
     near.read(id(0), 500, at(31));
@@ -494,7 +497,7 @@ fn a_reader_that_wants_no_more_stops_the_sender() {
     pass(&mut near, &mut far, at(10));
     far.receiving.stop(id(0), 5, at(11));
     pass(&mut far, &mut near, at(12));
-    assert!(near.told.contains(&Told::Stopped(id(0), 5)));
+    assert!(near.told.contains(&SendingNotice::Stopped(id(0), 5)));
     pass(&mut near, &mut far, at(13));
     assert_eq!(far.receiving.stored(), 0);
 }
@@ -516,5 +519,5 @@ fn bytes_of_a_closed_stream_are_acknowledged_whole() {
     assert!(far.receiving.is_empty(), "closed");
     far.receive(datagrams.last().expect("the bytes"), at(400));
     pass(&mut far, &mut near, at(400));
-    assert!(near.told.contains(&Told::Delivered(id(0))));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
 }

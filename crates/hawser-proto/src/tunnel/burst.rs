@@ -62,7 +62,7 @@ enum Part<'a, B> {
         len: usize,
     },
     Parity(Parity, &'a [u8]),
-    /// These of the burst's bytes of a stream.
+    /// Some of the burst's bytes of a stream.
     Stream(Position, Range<u32>),
     Frames(&'a [u8]),
 }

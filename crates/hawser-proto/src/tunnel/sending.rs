@@ -214,7 +214,12 @@ impl<B: Copy, K> Sending<B, K> {
             key: self.key(),
             symbol: match transmit.body {
                 Body::StreamFrames => self.egress.stream_frames(),
-                _ => self.egress.symbol(),
+                Body::Packets { .. }
+                | Body::Stream { .. }
+                | Body::Report(_)
+                | Body::Probe(_)
+                | Body::Reply(_)
+                | Body::Parity { .. } => self.egress.symbol(),
             },
             sent: now,
             overhead,

@@ -227,7 +227,7 @@ struct World {
     marks: bool,
     /// Lets all TCP ask for ECN.
     tcp_ecn: bool,
-    /// How its tunnel transfers TCP.
+    /// Form in which its tunnel transfers TCP.
     tcp: Tcp,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,

@@ -10,39 +10,43 @@
 //! the simulated TCP, one direction of data in each connection; no processor time.
 
 use hawser_netem::scenario::Direction;
-use hawser_proto::stream::{Notice, Told};
-use hawser_proto::tunnel;
+use hawser_proto::stream::{Notice, Receiving, SendingNotice};
+use hawser_proto::tunnel::{Source, Tunnel};
 use hawser_units::{Duration, Instant};
 use hawser_wire::stream::{Open, Outcome, StreamId};
 
-use super::tunnel::{FIRST_PORT, HUB, Ordered, Way};
 use crate::app::outgoing;
 use crate::packet::{Address, Body, Ecn, FlowId, Packet, Segment, flag};
 use crate::tcp::{self, Receiver, Sender};
 
-/// All connections that are split.
+/// Connections that are split.
 #[derive(Default)]
 pub(super) struct Splits {
     connections: Vec<Connection>,
 }
 
-/// What an end of the tunnel hands to its connections.
-pub(super) struct Work<'a> {
+/// Context that an end of the tunnel hands to its connections.
+pub(super) struct Work<'a, T, S> {
     pub(super) at: usize,
-    pub(super) tunnel: &'a mut tunnel::Tunnel<usize, Ordered, (), Way>,
-    /// How far the clock of the end is ahead of `now`.
+    pub(super) tunnel: &'a mut Tunnel<usize, T, (), S>,
+    /// Lead of the clock of the end over `now`.
     pub(super) clock: Duration,
     pub(super) now: Instant,
 }
 
-impl Work<'_> {
+impl<T: Copy, S: Source> Work<'_, T, S> {
     /// Time by the clock of the end.
     fn here(&self) -> Instant {
         self.now + self.clock
     }
+
+    fn streams(&mut self) -> &mut Receiving {
+        let ingress = self.tunnel.receiving_mut().ingress_mut();
+        ingress.streams().expect("a tunnel with splits takes streams")
+    }
 }
 
-/// One connection, both ends of it.
+/// A connection with both of its ends.
 struct Connection {
     flow: FlowId,
     config: tcp::Config,
@@ -103,7 +107,11 @@ impl Splits {
     }
 
     /// Lets the connections of an end do what they want to; `send` takes packets for its host.
-    pub(super) fn work(&mut self, work: &mut Work<'_>, mut send: impl FnMut(Packet)) {
+    pub(super) fn work<T: Copy, S: Source>(
+        &mut self,
+        work: &mut Work<'_, T, S>,
+        mut send: impl FnMut(Packet),
+    ) {
         self.hear(work);
         for (index, connection) in self.connections.iter_mut().enumerate() {
             connection.work(index, work, &mut send);
@@ -117,7 +125,7 @@ impl Splits {
     }
 
     /// Takes in what the tunnel says of streams.
-    fn hear(&mut self, work: &mut Work<'_>) {
+    fn hear<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>) {
         let now = work.now;
         while let Some(notice) = work.streams().poll_notice() {
             match notice {
@@ -135,19 +143,22 @@ impl Splits {
                 Notice::Ended(_) | Notice::Reset(..) => {}
             }
         }
-        while let Some(told) = work.tunnel.sending_mut().egress_mut().poll_stream() {
-            match told {
-                Told::Answered(id, Outcome::Connected) => {
+        while let Some(notice) = work.tunnel.sending_mut().egress_mut().poll_stream() {
+            match notice {
+                SendingNotice::Answered(id, Outcome::Connected) => {
                     if let Some(connection) = self.of(id) {
                         connection.on_connected(now);
                     }
                 }
-                Told::Answered(..) | Told::Released(..) | Told::Delivered(_) | Told::Stopped(..) => {}
+                SendingNotice::Answered(..)
+                | SendingNotice::Released(..)
+                | SendingNotice::Delivered(_)
+                | SendingNotice::Stopped(..) => {}
             }
         }
     }
 
-    /// When a connection of an end wants to be worked on.
+    /// Time at which a connection of an end is to be worked on.
     pub(super) fn poll_timeout(&self, at: usize) -> Option<Instant> {
         let due = |connection: &Connection| {
             if at == connection.entrance {
@@ -157,13 +168,6 @@ impl Splits {
             }
         };
         self.connections.iter().filter_map(due).min()
-    }
-}
-
-impl Work<'_> {
-    fn streams(&mut self) -> &mut hawser_proto::stream::Receiving {
-        let ingress = self.tunnel.receiving_mut().ingress_mut();
-        ingress.streams().expect("a tunnel with splits takes streams")
     }
 }
 
@@ -202,7 +206,12 @@ impl Connection {
         }
     }
 
-    fn work(&mut self, index: usize, work: &mut Work<'_>, send: &mut impl FnMut(Packet)) {
+    fn work<T: Copy, S: Source>(
+        &mut self,
+        index: usize,
+        work: &mut Work<'_, T, S>,
+        send: &mut impl FnMut(Packet),
+    ) {
         self.ask(index, work);
         self.answer(work);
         if work.at == self.entrance {
@@ -213,7 +222,7 @@ impl Connection {
     }
 
     /// The client's end asks for a connection once its client has.
-    fn ask(&mut self, index: usize, work: &mut Work<'_>) {
+    fn ask<T: Copy, S: Source>(&mut self, index: usize, work: &mut Work<'_, T, S>) {
         let egress = work.tunnel.sending().egress();
         if work.at == HUB || self.id.is_some() || !egress.takes_streams() {
             return;
@@ -235,7 +244,7 @@ impl Connection {
     }
 
     /// The hub's end answers once its connection stands.
-    fn answer(&mut self, work: &mut Work<'_>) {
+    fn answer<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>) {
         let is_open = if self.entrance == HUB {
             self.receiver.is_open()
         } else {
@@ -252,7 +261,7 @@ impl Connection {
     }
 
     /// Bytes from the host enter the stream.
-    fn take_in(&mut self, work: &mut Work<'_>, send: &mut impl FnMut(Packet)) {
+    fn take_in<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>, send: &mut impl FnMut(Packet)) {
         let (Some(id), here) = (self.id, work.here()) else {
             return;
         };
@@ -274,7 +283,7 @@ impl Connection {
     }
 
     /// Bytes of the stream go to the host.
-    fn hand_out(&mut self, work: &mut Work<'_>, send: &mut impl FnMut(Packet)) {
+    fn hand_out<T: Copy, S: Source>(&mut self, work: &mut Work<'_, T, S>, send: &mut impl FnMut(Packet)) {
         let now = work.now;
         self.sender.handle_timeout(now);
         while let Some(segment) = self.next_segment(now) {
@@ -328,7 +337,15 @@ fn socket(address: Address, port: u16) -> std::net::SocketAddr {
     (ip, FIRST_PORT + port).into()
 }
 
-/// What a kernel stores of a connection beyond what was acknowledged. Units: bytes.
+/// The hub's end of a tunnel; the client's is 0.
+///
+/// Source: the order of `CLOCKS`, `hawser-sim/src/run/tunnel.rs`.
+pub(super) const HUB: usize = 1;
+/// Port that the first application of a host has in the headers for a flow table.
+///
+/// Source: any will do; iperf3 listens on this one.
+pub(super) const FIRST_PORT: u16 = 5201;
+/// Bytes that a kernel stores of a connection beyond what was acknowledged.
 ///
 /// Source: Linux sets `SO_SNDBUF` to twice the window, and begins with 87 KB (`tcp_wmem`).
 const SOCKET_BUFFER: u64 = 256 << 10;

@@ -33,7 +33,7 @@ use super::Hop;
 use super::air::Heard;
 use super::log::Log;
 use super::offload::{Large, cut};
-use super::split::{Splits, Work};
+use super::split::{FIRST_PORT, HUB, Splits, Work};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
 use crate::packet::{Address, Body, Ecn, FlowId, Packet};
@@ -136,18 +136,18 @@ impl Flight {
 
 /// An inner packet on its way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Carried {
+struct Carried {
     packet: Packet,
     /// How far it is behind its context, when it is compressed.
     back: u8,
 }
 
 /// One in order, with what its inner header said.
-pub(super) type Ordered = (Inner, Carried);
+type Ordered = (Inner, Carried);
 
 /// Origin of datagrams on a path, whose port a translator may change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+struct Way {
     port: u16,
 }
 
@@ -332,7 +332,7 @@ impl Tunnel {
         }
     }
 
-    /// With streams for the connections of [`Self::split`].
+    /// Adds streams for the connections of [`Self::split`].
     pub(super) fn with_streams(self) -> Self {
         Self {
             splits: Some(Splits::default()),
@@ -782,7 +782,6 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     }
 }
 
-pub(super) const HUB: usize = 1;
 /// How often the client tells of the air, and how long that is on its way: a little more than over
 /// most networks.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -794,7 +793,6 @@ const UDP_AND_IP: u16 = 28;
 const OVERHEAD: u16 = UDP_AND_IP + FRAMING as u16;
 const MTU: u16 = 1500;
 const TUNNEL_PORT: u16 = 4430;
-pub(super) const FIRST_PORT: u16 = 5201;
 /// A packet that has room for a number behind its headers, IP bytes.
 const LEAST_NAMED: u16 = 32;
 /// Longer than any packet is on its way.
