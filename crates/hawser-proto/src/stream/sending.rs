@@ -523,6 +523,10 @@ impl Sending {
     /// them.
     pub fn copy_later_than(&mut self, path: PathId, arrival: Instant, max: u64) -> Option<Chunk> {
         let session = self.session_credit.saturating_sub(self.session_sent);
+        let is_at_end = |stream: &Stream| stream.out.is_awaiting() && stream.out.sendable(session) == 0;
+        if !self.is_busy || !self.streams.values().any(is_at_end) {
+            return None;
+        }
         let streams = &self.streams;
         let wants = |record: &Record| match record.cargo {
             Cargo::Bytes { id, offset, len, .. } => {
