@@ -78,7 +78,13 @@ fn print(scenario: &Scenario, all: Rate, as_json: bool) -> anyhow::Result<()> {
             .collect();
         say!(
             "{}",
-            json!({ "version": 1, "name": scenario.name, "oracle_bps": all.as_bps(), "networks": networks })
+            json!({
+                "version": 1,
+                "name": scenario.name,
+                "oracle_bps": all.as_bps(),
+                "stream_oracle_bps": oracle::stream_goodput(scenario, None).map(|rate| rate.as_bps()),
+                "networks": networks,
+            })
         )?;
         return Ok(());
     }
@@ -87,9 +93,11 @@ fn print(scenario: &Scenario, all: Rate, as_json: bool) -> anyhow::Result<()> {
         .map(|(name, rate)| format!("{name} {:.2}", rate.unwrap_or_default()))
         .collect();
     say!(
-        "{}: at most {:.2} Mbit/s; alone: {}",
+        "{}: at most {:.2} Mbit/s{}; alone: {}",
         scenario.name,
         mbps(all),
+        oracle::stream_goodput(scenario, None)
+            .map_or(String::new(), |rate| format!(", as streams {:.2}", mbps(rate))),
         each.join(", ")
     )?;
     Ok(())
@@ -135,7 +143,9 @@ const HELP: &str = "\
 A bound by calculation, for the time after the warm-up: every network is kept full by somebody who knows all future
 rates, delays, losses and outages; packets carry the tunnel's framing (40 bytes, and IP and UDP), or that of plain TCP
 where the scenario's way is mptcp or single; random loss counts by its mean; slow start from ten packets over the
-network with the least round trip bounds the beginning. Left out, so that no scheduler reaches all of it: congestion
+network with the least round trip bounds the beginning. \"As streams\": the same for connections that the tunnel splits,
+which have 2 bytes more of framing and no slow start: every network is full from the moment that the request has
+reached the far end. Left out, so that no scheduler reaches all of it: congestion
 control after slow start, acknowledgements, retransmissions, jitter, other traffic. The simulator's reports hold each run
 against it (`share_of_oracle`, \"of oracle\").
 

@@ -163,6 +163,7 @@ impl Pair {
             }],
             client_hop: None,
             tcp_ecn: false,
+            tcp: Default::default(),
             beside: BTreeMap::new(),
             events: Vec::new(),
         }

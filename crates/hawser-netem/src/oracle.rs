@@ -14,6 +14,14 @@
 //!   ten packets a connection, twice as many in each round trip (RFC 6928, RFC 5681 section 3.1),
 //!   the first of them after a round trip for the handshake.
 //!
+//! [`stream_goodput`] is the bound for connections that the tunnel splits: their bytes have no slow
+//! start of their own, and every network is kept full from the moment that the far connection
+//! stands:
+//!
+//! ```text
+//!   D(t) = sum over networks of  C(t) - C(begin + one-way delay)
+//! ```
+//!
 //! Limitations: jitter counts as its mean; congestion control after slow start, acknowledgements,
 //! retransmissions and what other workloads take are left out, so no scheduler reaches all of it;
 //! random losses are the mean, from which a short run deviates; no bound where a network is a plain
@@ -25,6 +33,7 @@ pub mod delay;
 
 use hawser_units::{Bytes, Duration, Instant, Rate};
 use hawser_wire::data::FRAMING;
+use hawser_wire::stream::STREAM_LEN;
 
 use crate::scenario::{Direction, Event, Links, Scenario, Via, Workload};
 use crate::{Capacity, Change, FRAME_OVERHEAD, Jitter, Link, LinkConfig, Loss, QueueBound, State};
@@ -44,6 +53,41 @@ pub fn goodput(scenario: &Scenario, via: &Via, only: Option<usize>) -> Option<Ra
     let before = delivered.get(step_of(scenario.warmup)).copied().unwrap_or(end);
     let counted = scenario.duration.saturating_sub(scenario.warmup);
     Rate::of(Bytes((end - before) as u64), counted)
+}
+
+/// The most that could have been delivered of the bulk transfers of a scenario after its warm-up
+/// where the tunnel splits their connections ([`crate::scenario::Tcp::Stream`]); `None` as
+/// [`goodput`]. A download begins when the request has reached the hub by the fastest path, an
+/// upload when the answer is back. `only`: over this network alone, by index.
+#[must_use]
+pub fn stream_goodput(scenario: &Scenario, only: Option<usize>) -> Option<Rate> {
+    if scenario.client_hop.is_some() || scenario.via != Via::Hub {
+        return None;
+    }
+    let (direction, _) = transfers(scenario)?;
+    let mut networks = Vec::new();
+    for (index, network) in scenario.networks.iter().enumerate() {
+        if network.shares.is_none() && only.is_none_or(|only| only == index) {
+            let delays = delays(scenario, index, network.links.as_ref()?, direction);
+            let mut frames = vec![0.0; steps(scenario)];
+            fill(scenario, (index, direction), &mut frames)?;
+            networks.push((delays, frames));
+        }
+    }
+    let request = |(there, back): (Duration, Duration)| match direction {
+        Direction::Down => back,
+        Direction::Up => there + back,
+    };
+    let begin = networks.iter().map(|(delays, _)| request(*delays)).min()?;
+    let step_of = |time: Duration| (time.as_nanos() / STEP.as_nanos()) as usize;
+    let counted_from = |there: Duration| step_of(begin + there).max(step_of(scenario.warmup));
+    let frames: f64 = networks
+        .iter()
+        .map(|((there, _), frames)| frames.iter().skip(counted_from(*there)).sum::<f64>())
+        .sum();
+    let payload = (PACKET - OUTER_HEADERS - (FRAMING + STREAM_LEN) as u64) as f64;
+    let counted = scenario.duration.saturating_sub(scenario.warmup);
+    Rate::of(Bytes((frames * payload) as u64), counted)
 }
 
 /// What the oracle has delivered after each [`STEP`].
@@ -345,6 +389,32 @@ mod tests {
         );
         assert_eq!(of(6100, 10_000), 0.0);
         assert_eq!(capacity(&scenario(&one, dies), 1, Direction::Down), None);
+    }
+
+    #[test]
+    fn a_stream_has_no_slow_start_and_begins_with_the_request() {
+        let far = network("a", "rate = \"100mbit\", delay = \"980ms\"");
+        let text = scenario(&far, "");
+        let stream = |warmup| {
+            let scenario = Scenario {
+                warmup,
+                ..text.clone()
+            };
+            let rate = stream_goodput(&scenario, None).expect("a bound").as_bps() as f64 / 1e6;
+            rate * (scenario.duration - warmup).as_secs_f64()
+        };
+        let full = 100.0 * 1430.0 / 1514.0;
+        // The request takes 20 ms, the first bytes 980 more.
+        let whole = stream(Duration::ZERO);
+        assert!((whole / (full * 9.0) - 1.0).abs() < 0.003, "{whole}");
+        let late = stream(Duration::from_secs(2));
+        assert!((late / (full * 8.0) - 1.0).abs() < 0.003, "{late}");
+        assert!(stream_goodput(&text, None) > goodput(&text, &Via::Hub, None));
+        let mptcp = Scenario {
+            via: Via::Mptcp,
+            ..text
+        };
+        assert_eq!(stream_goodput(&mptcp, None), None, "no tunnel");
     }
 
     #[test]

@@ -99,6 +99,11 @@ pub struct Report {
     pub oracle_bps: Option<f64>,
     /// Goodput over `oracle_bps`.
     pub share_of_oracle: Option<f64>,
+    /// The most that could have been delivered where the tunnel splits TCP connections
+    /// ([`crate::oracle::stream_goodput`]); `None` also where there is no tunnel.
+    pub stream_oracle_bps: Option<f64>,
+    /// Goodput over `stream_oracle_bps`.
+    pub share_of_stream_oracle: Option<f64>,
     /// What each workload found beside its bytes.
     pub workloads: Vec<Finding>,
 }
@@ -294,6 +299,9 @@ impl Report {
         let total: f64 = goodputs.iter().sum();
         let sum = scenario.sum_of_rates().map(|rate| rate.as_bps() as f64);
         let oracle = oracle::goodput(scenario, via, None).map(|rate| rate.as_bps() as f64);
+        let stream_oracle = oracle::stream_goodput(scenario, None).filter(|_| *via == Via::Hub);
+        let stream_oracle = stream_oracle.map(|rate| rate.as_bps() as f64);
+        let share_of = |bound: Option<f64>| bound.filter(|bound| *bound > 0.0).map(|bound| total / bound);
         Self {
             version: 1,
             name: scenario.name.clone(),
@@ -318,7 +326,9 @@ impl Report {
             share_of_ideal: sum.map(|sum| total / (sum * IDEAL_SHARE)),
             share_of_sum: sum.map(|sum| total / sum),
             oracle_bps: oracle,
-            share_of_oracle: oracle.filter(|oracle| *oracle > 0.0).map(|oracle| total / oracle),
+            share_of_oracle: share_of(oracle),
+            stream_oracle_bps: stream_oracle,
+            share_of_stream_oracle: share_of(stream_oracle),
             series: Series::new(scenario, observed.bins, &observed.samples),
             workloads: observed.findings,
         }
@@ -328,7 +338,7 @@ impl Report {
     #[must_use]
     pub fn to_text(&self) -> String {
         let mut lines = vec![format!(
-            "{}: {} via {}{}{}",
+            "{}: {} via {}{}{}{}",
             self.name,
             mbps(self.goodput_bps.total),
             self.via,
@@ -336,6 +346,8 @@ impl Report {
                 .map_or(String::new(), |share| format!(", {share:.3} of ideal")),
             self.share_of_oracle
                 .map_or(String::new(), |share| format!(", {share:.3} of the oracle")),
+            self.share_of_stream_oracle
+                .map_or(String::new(), |share| format!(", {share:.3} of that for streams")),
         )];
         for (name, network) in &self.networks {
             lines.push(format!(

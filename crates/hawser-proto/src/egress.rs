@@ -20,6 +20,7 @@ mod retransmitting;
 mod sharing;
 mod shedding;
 mod splitting;
+mod streaming;
 mod throughput;
 mod transmit;
 
@@ -223,6 +224,7 @@ pub struct Egress<B> {
     declared: Declared,
     /// What its inner packets are.
     format: Format,
+    streaming: streaming::Streaming,
     /// How far the flows behind the first in turn have been looked at.
     rotation: usize,
     seed: u64,
@@ -268,6 +270,7 @@ impl<B: Copy> Egress<B> {
             layer_rules: Vec::new(),
             declared: Declared::default(),
             format: Format::Ip,
+            streaming: streaming::Streaming::default(),
             rotation: 0,
             seed,
         }
@@ -363,6 +366,7 @@ impl<B: Copy> Egress<B> {
         let id = report.path;
         self.peer_takes_parity |= report.takes_parity;
         self.peer_takes_fragments |= report.takes_fragments;
+        self.streaming.peer_takes_streams |= report.takes_streams;
         let mut changed = false;
         if let Some(lane) = self.lane(id) {
             if came_by == id {
@@ -373,7 +377,8 @@ impl<B: Copy> Egress<B> {
                 self.couple(id, now);
             } else {
                 let late = lane.path.handle_silence(report);
-                self.kept.on_late(id, late, now);
+                self.kept.on_late(id, late.clone(), now);
+                self.on_missing_streams(id, late, now);
             }
         }
         self.note_policed(id);
@@ -432,7 +437,9 @@ impl<B: Copy> Egress<B> {
         self.kept.release(now, &mut self.freed);
         let urgent = self.poll_probe(now).or_else(|| self.poll_retransmission(now));
         let urgent = urgent.or_else(|| self.poll_parity(now));
-        urgent.or_else(|| self.poll_packets(now))
+        let urgent = urgent.or_else(|| self.poll_stream_frames(now));
+        let packets = urgent.or_else(|| self.poll_packets(now));
+        packets.or_else(|| self.poll_copy(now))
     }
 
     /// Gives an answer or report its packet number; `None` when its path cannot take it.
@@ -440,7 +447,12 @@ impl<B: Copy> Egress<B> {
         let lane = self.lane(transmit.path).filter(|lane| lane.is_open())?;
         let body = match transmit.body {
             Body::Report(report) => report.emitted_len(),
-            Body::Packets { .. } | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => PROBE_LEN,
+            Body::Packets { .. }
+            | Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => PROBE_LEN,
         };
         let bytes = (body + FRAMING) as u64;
         if !spend(lane, bytes) {
@@ -501,12 +513,17 @@ impl<B: Copy> Egress<B> {
         let mut waits = 0;
         while let Some(slot) = self.flows.turn(skip) {
             let has_head = self.flows.get(slot).is_some_and(|flow| flow.head().is_some());
-            if !has_head || self.flows.is_in_debt(slot) {
+            let stream = self.flows.get(slot).and_then(Flow::stream).filter(|_| !has_head);
+            if (!has_head && stream.is_none()) || self.flows.is_in_debt(slot) {
                 self.flows.end_turn(skip);
                 continue;
             }
             self.counters.steps += 1;
-            match self.choose(slot, target, now) {
+            let decision = match stream {
+                Some(_) => self.choose_for_stream(slot, target, now),
+                None => self.choose(slot, target, now),
+            };
+            match decision {
                 Decision::Again => {}
                 Decision::Wait(until) => {
                     self.wait = self.wait.min(until);
@@ -525,6 +542,12 @@ impl<B: Copy> Egress<B> {
                 }
                 Decision::Send { lane, count } => {
                     let count = self.within(allowed, slot, count);
+                    if let Some(id) = stream {
+                        match self.emit_stream(Turn { skip, slot }, id, (lane, count), now) {
+                            Some(transmit) => return Some(transmit),
+                            None => continue,
+                        }
+                    }
                     let sending = Sending::on([&self.lanes[lane].path].into_iter(), false);
                     return Some(self.emit(Turn { skip, slot }, lane, count, sending, now));
                 }
@@ -741,20 +764,25 @@ impl<B: Copy> Egress<B> {
             let path = &mut self.lanes[at].path;
             let late = path.poll_late(now);
             if has_choice && !late.is_empty() {
-                self.kept.on_late(path.id, late, now);
+                let id = path.id;
+                self.kept.on_late(id, late.clone(), now);
+                self.on_missing_streams(id, late, now);
             }
-            if !path.handle_timeout(now) {
+            if !self.lanes[at].path.handle_timeout(now) {
                 continue;
             }
             let path = &self.lanes[at].path;
             let (id, state) = (path.id, path.state());
             if state == State::Suspect {
                 let time = keeping_time(path) + self.time_for(path.in_flight());
-                self.kept.on_silence(id, path.heard_of(), time, now);
+                let heard_of = path.heard_of();
+                self.kept.on_silence(id, heard_of, time, now);
+                self.on_missing_streams(id, heard_of + 1..u64::MAX, now);
             }
             self.changes.push_back((id, state));
         }
         self.counters.parity_late += self.fec.handle_timeout(now);
+        self.handle_stream_timeout(now);
         while let Some(slot) = self.flows.overdue(now) {
             self.counters.expired += self.drop_packet(slot, now);
         }
@@ -777,6 +805,7 @@ impl<B: Copy> Egress<B> {
             .min(self.wait)
             .min(self.retransmission_wait)
             .min(self.fec.due())
+            .min(self.stream_due())
             .min(self.fec.next_at().max(self.parity_wait))
             .min(self.kept.due().unwrap_or(Instant::FAR_FUTURE))
             .min(self.flows.due())
@@ -803,6 +832,8 @@ impl<B: Copy> Egress<B> {
         buffers.extend(self.copies.drain(..).filter_map(|copy| match copy.body {
             Body::Packets { run, last: true, .. } => Some(run.buffer),
             Body::Packets { .. }
+            | Body::Stream { .. }
+            | Body::StreamFrames
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)

@@ -19,6 +19,7 @@ use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{self, Ecn, FlowKey, Signature, Summary, protocol, tcp_flag};
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
+use hawser_wire::stream::StreamId;
 
 use behaviour::{Behaviour, CALL_BUDGET, Meter, VIDEO_BUDGET};
 use waiting::Arrivals;
@@ -145,6 +146,9 @@ pub struct Flow<B> {
     /// Packets sent, and those dropped because they would have come too late.
     packets: u64,
     late: u64,
+    /// The stream that takes this flow's turns, and how much of it may be sent now, which is part
+    /// of the backlog.
+    stream: Option<(StreamId, u64)>,
 }
 
 impl<B: Copy> Flow<B> {
@@ -439,6 +443,7 @@ impl<B: Copy> Flows<B> {
             budget: None,
             packets: 0,
             late: 0,
+            stream: None,
         }
     }
 
@@ -706,7 +711,7 @@ impl<B: Copy> Flows<B> {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
             return;
         };
-        let empty = flow.queue.is_empty();
+        let empty = !flow.waits();
         if !empty && flow.deficit > 0 {
             return;
         }
@@ -836,6 +841,7 @@ impl Hasher for Fold {
 
 pub mod behaviour;
 mod checkpoint;
+mod streams;
 mod waiting;
 
 #[cfg(test)]

@@ -27,6 +27,7 @@ pub use reassembly::Whole;
 use crate::fec::{Decoder, Rebuilt};
 use crate::replay::ReplayWindow;
 use crate::resequencer::{Arrived, Config, Counters, Resequencer};
+use crate::stream::{self, Accepted};
 
 /// Packets that make a report due at once: 2 ms at 6 Gbit/s, well within the time that the window
 /// allows for reports.
@@ -68,6 +69,8 @@ pub enum Event {
     Probe(PathId, u64),
     /// The peer answers our probe.
     ProbeReply(PathId, u64),
+    /// A notice of received streams.
+    Stream(stream::Event),
 }
 
 /// One path in the receiving direction.
@@ -124,6 +127,9 @@ pub struct Ingress<T> {
     /// Of the peer's reports and probes.
     allowance: Allowance,
     refused: u64,
+    /// `None`: the driver takes no streams.
+    streams: Option<stream::Receiving>,
+    accepted: Option<Accepted>,
 }
 
 impl<T> Default for Ingress<T> {
@@ -147,12 +153,29 @@ impl<T> Ingress<T> {
             events: VecDeque::new(),
             allowance: Allowance::default(),
             refused: 0,
+            streams: None,
+            accepted: None,
         }
     }
 
     /// Says what inner packets are; before the first comes.
     pub fn set_format(&mut self, format: Format) {
         self.fec.format = format;
+    }
+
+    /// Takes streams from now on, and says so in reports.
+    pub fn take_streams(&mut self, config: stream::Config) {
+        self.streams = Some(stream::Receiving::new(config));
+    }
+
+    /// The streams in this direction, where they are taken.
+    pub fn streams(&mut self) -> Option<&mut stream::Receiving> {
+        self.streams.as_mut()
+    }
+
+    /// Bytes of a stream in the datagram that was handed in last, which are to be stored.
+    pub fn poll_accepted(&mut self) -> Option<Accepted> {
+        self.accepted.take()
     }
 
     /// Opens a path.
@@ -254,7 +277,11 @@ impl<T> Ingress<T> {
         receiver
             .holes
             .on_packet(outer.packet_number, receiver.highest, inner.sent_us, now);
-        if matches!(inner.kind, Kind::Packet | Kind::Fragment) {
+        let is_kept = match inner.kind {
+            Kind::Packet | Kind::Fragment | Kind::Stream | Kind::StreamControl => true,
+            Kind::Feedback | Kind::Probe | Kind::ProbeReply | Kind::Parity => false,
+        };
+        if is_kept {
             receiver.backed = inner.backed;
             if inner.retransmission {
                 self.retransmissions.on_retransmission(now);
@@ -289,6 +316,22 @@ impl<T> Ingress<T> {
             Kind::Fragment => {
                 receiver.elicit(now);
                 self.reassembly.handle_fragment(&inner, body, now);
+                None
+            }
+            Kind::Stream => {
+                receiver.elicit(now);
+                if let Some(streams) = &mut self.streams {
+                    self.accepted = streams.handle_bytes(&inner, body, now);
+                }
+                None
+            }
+            Kind::StreamControl => {
+                receiver.elicit(now);
+                if let Some(streams) = &mut self.streams {
+                    for frame in hawser_wire::stream::frames(body) {
+                        streams.handle_frame(&frame, now);
+                    }
+                }
                 None
             }
             Kind::Probe => {
@@ -359,6 +402,13 @@ impl<T> Ingress<T> {
     pub fn flush(&mut self, now: Instant, heard: Instant, out: &mut Vec<T>) {
         let heard = heard.min(now);
         self.reassembly.forget(now);
+        if let Some(streams) = &mut self.streams {
+            streams.flush(now);
+            while let Some(event) = streams.poll_event() {
+                self.events.push_back(Event::Stream(event));
+            }
+        }
+        let takes_streams = self.streams.is_some();
         for receiver in &mut self.receivers {
             let (id, resequencer) = (receiver.id, &self.resequencer);
             let overtaken_at = |sent_us| resequencer.overtaken_at(id, sent_us, heard);
@@ -392,7 +442,10 @@ impl<T> Ingress<T> {
             }
             receiver.silent_at = is_silent.then_some(receiver.last_report + SILENCE_INTERVAL);
             if receiver.report_due().is_some_and(|due| due <= now) {
-                let report = receiver.report(now);
+                let report = Feedback {
+                    takes_streams,
+                    ..receiver.report(now)
+                };
                 self.events.push_back(if is_silent {
                     Event::Silence(report)
                 } else {
@@ -417,7 +470,8 @@ impl<T> Ingress<T> {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = |receiver: &Receiver| [receiver.report_due(), receiver.overtaken_at];
         let due = self.receivers.iter().flat_map(due);
-        let others = [self.resequencer.poll_timeout(), self.reassembly.due()];
+        let streams = self.streams.as_ref().and_then(stream::Receiving::poll_timeout);
+        let others = [self.resequencer.poll_timeout(), self.reassembly.due(), streams];
         due.chain(others).flatten().min()
     }
 }
@@ -527,6 +581,7 @@ impl Receiver {
             marks: Some(self.marks),
             // The sending half knows.
             is_policed: false,
+            takes_streams: false,
         }
     }
 }

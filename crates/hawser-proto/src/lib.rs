@@ -19,4 +19,5 @@ pub mod resequencer;
 pub mod scheduler;
 pub mod session;
 mod smoothed;
+pub mod stream;
 pub mod tunnel;

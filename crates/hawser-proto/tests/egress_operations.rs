@@ -71,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, takes_fragments: more % 3 == 0, marks: (more % 5 != 0).then_some(Marks { ect: more as u16, ce: packets as u16 }), is_policed: more % 7 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, takes_fragments: more % 3 == 0, marks: (more % 5 != 0).then_some(Marks { ect: more as u16, ce: packets as u16 }), is_policed: more % 7 == 0, takes_streams: more % 11 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
                 Op::Report { path, all, report }
             }
         ),
@@ -371,6 +371,7 @@ impl Driver {
                     }
                     (u64::from(count), bytes as u64)
                 }
+                Body::Stream { .. } | Body::StreamFrames => unreachable!("no stream was opened"),
                 Body::Report(report) => (1, (FRAMING + report.emitted_len()) as u64),
                 Body::Probe(probe) => {
                     self.tokens.entry(path).or_default().push(probe.token);

@@ -103,6 +103,7 @@ impl Arm {
         add("share_of_ideal", &|run| run.share_of_ideal);
         add("share_of_sum", &|run| run.share_of_sum);
         add("share_of_oracle", &|run| run.share_of_oracle);
+        add("share_of_stream_oracle", &|run| run.share_of_stream_oracle);
         add("longest_gap_ms", &|run| Some(run.longest_gap_ms));
         add("longest_gap_after_events_ms", &|run| {
             run.longest_gap_after_events_ms

@@ -94,6 +94,11 @@ pub enum Kind {
     /// A piece of an inner packet that fits no path whole: [`crate::fragment`]. Sent only to those
     /// whose [`Feedback::takes_fragments`] says that they know it.
     Fragment,
+    /// Bytes of a stream: [`crate::stream`]. Sent only to those whose [`Feedback::takes_streams`]
+    /// says that they know it, as is [`Kind::StreamControl`].
+    Stream,
+    /// Control frames of streams: [`crate::stream::Frame`].
+    StreamControl,
 }
 
 /// How a flow wants to be carried.
@@ -195,6 +200,8 @@ impl Inner {
             3 => Kind::ProbeReply,
             4 => Kind::Parity,
             5 => Kind::Fragment,
+            6 => Kind::Stream,
+            7 => Kind::StreamControl,
             _ => return None,
         };
         let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
@@ -227,6 +234,8 @@ impl Inner {
             Kind::ProbeReply => 3,
             Kind::Parity => 4,
             Kind::Fragment => 5,
+            Kind::Stream => 6,
+            Kind::StreamControl => 7,
         };
         out[1] = self.class as u8;
         for (is_set, flag) in [
@@ -289,6 +298,9 @@ pub struct Feedback {
     pub marks: Option<Marks>,
     /// The network polices what the reporter sends on the path; false of versions that do not say.
     pub is_policed: bool,
+    /// The receiver understands [`Kind::Stream`] and [`Kind::StreamControl`]; false of versions
+    /// that do not say.
+    pub takes_streams: bool,
 }
 
 /// Counts of the ECN codepoints of packets received on a path since the session began.
@@ -315,6 +327,8 @@ const TAKES_FRAGMENTS: u8 = 0x40;
 const COUNTS_MARKS: u8 = 0x20;
 /// Bit of byte 2, sent by versions that count marks.
 const IS_POLICED: u8 = 0x01;
+/// Another bit of byte 2, which versions before streams neither send nor read.
+const TAKES_STREAMS: u8 = 0x02;
 const FEEDBACK_FLAGS: u8 = TAKES_PARITY | TAKES_FRAGMENTS | COUNTS_MARKS;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
@@ -384,6 +398,7 @@ impl Feedback {
                 ce: u16_at(22),
             }),
             is_policed: b[3] & COUNTS_MARKS != 0 && b[2] & IS_POLICED != 0,
+            takes_streams: b[3] & COUNTS_MARKS != 0 && b[2] & TAKES_STREAMS != 0,
         })
     }
 
@@ -412,6 +427,7 @@ impl Feedback {
             out[20..22].copy_from_slice(&marks.ect.to_be_bytes());
             out[22..24].copy_from_slice(&marks.ce.to_be_bytes());
             out[2] = if self.is_policed { IS_POLICED } else { 0 };
+            out[2] |= if self.takes_streams { TAKES_STREAMS } else { 0 };
         }
         out[24..28].copy_from_slice(&self.received_us.to_be_bytes());
         out[28..32].copy_from_slice(&self.hold_us.to_be_bytes());
@@ -471,7 +487,7 @@ mod tests {
         let mut header = [0; INNER_LEN];
         for kind in 0..=u8::MAX {
             header[0] = kind;
-            assert_eq!(Inner::parse(&header).is_some(), kind <= 5);
+            assert_eq!(Inner::parse(&header).is_some(), kind <= 7);
         }
         header[0] = 0;
         header[1] = FLAG_CONTEXT | FLAG_COMPRESSED;
@@ -517,6 +533,8 @@ mod tests {
             Kind::ProbeReply,
             Kind::Parity,
             Kind::Fragment,
+            Kind::Stream,
+            Kind::StreamControl,
         ];
         for (byte, kind) in kinds.into_iter().enumerate() {
             Inner::plain(kind).emit(&mut out);
@@ -579,14 +597,14 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_PACKET_NUMBER, packets: u32,
-                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>, is_policed: bool,
+                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>, [is_policed, takes_streams]: [bool; 2],
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
             let marks = marks.map(|(ect, ce)| Marks { ect, ce });
-            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks, is_policed: is_policed && marks.is_some() };
+            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks, is_policed: is_policed && marks.is_some(), takes_streams: takes_streams && marks.is_some() };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

@@ -27,4 +27,5 @@ pub mod pool;
 pub mod preference;
 mod reasons;
 pub mod receipt;
+pub mod stream;
 pub mod upper_layer;

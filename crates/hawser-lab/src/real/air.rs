@@ -68,6 +68,7 @@ pub(super) fn scenario(
         networks: networks.into(),
         client_hop: None,
         tcp_ecn: false,
+        tcp: Default::default(),
         workloads,
         beside: BTreeMap::new(),
         events: Vec::new(),

@@ -315,6 +315,7 @@ impl Stated {
             workloads: vec![workload],
             client_hop: None,
             tcp_ecn: false,
+            tcp: Default::default(),
             beside: BTreeMap::new(),
             events: self.events(duration),
         }

@@ -50,6 +50,8 @@ pub struct Scenario {
     pub controller: Option<String>,
     /// Lets TCP of client and server ask for ECN (RFC 3168), as with `net.ipv4.tcp_ecn = 1`.
     pub tcp_ecn: bool,
+    /// Form in which the tunnel transfers TCP.
+    pub tcp: Tcp,
     /// The networks of the client, in the order of preference that its routing table shows.
     pub networks: Vec<Network>,
     /// The hop behind a repeater. Only the lab has it.
@@ -60,6 +62,16 @@ pub struct Scenario {
     pub beside: BTreeMap<usize, Beside>,
     /// What happens meanwhile, in order of time.
     pub events: Vec<Event>,
+}
+
+/// Form in which a tunnel transfers TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tcp {
+    /// Packets, from one end of the connection to the other.
+    #[default]
+    EndToEnd,
+    /// Connections split at both ends of the tunnel, with a stream between them.
+    Stream,
 }
 
 /// What carries the traffic of a scenario.

@@ -16,7 +16,7 @@ use super::middlebox::{EcnName, RawNat, Removable};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
-    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Via, Workload, overrides,
+    Beside, Coding, Direction, Links, Network, Scenario, ScenarioError, Shares, Tcp, Via, Workload, overrides,
 };
 use crate::video::Film;
 use crate::{
@@ -38,6 +38,8 @@ struct RawScenario {
     controller: Option<String>,
     #[serde(default)]
     tcp_ecn: bool,
+    #[serde(default)]
+    tcp: RawTcp,
     #[serde(rename = "network", default)]
     networks: Vec<RawNetwork>,
     client_hop: Option<Spanned<RawClientHop>>,
@@ -47,6 +49,23 @@ struct RawScenario {
     workloads: Vec<RawWorkload>,
     #[serde(rename = "event", default)]
     events: Vec<RawEvent>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum RawTcp {
+    #[default]
+    EndToEnd,
+    Stream,
+}
+
+impl From<RawTcp> for Tcp {
+    fn from(raw: RawTcp) -> Self {
+        match raw {
+            RawTcp::EndToEnd => Self::EndToEnd,
+            RawTcp::Stream => Self::Stream,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -246,6 +265,7 @@ impl Reader<'_> {
             schedulers: self.schedulers(raw.schedulers)?,
             controller: raw.controller,
             tcp_ecn: raw.tcp_ecn,
+            tcp: raw.tcp.into(),
             workloads,
             beside,
             events,

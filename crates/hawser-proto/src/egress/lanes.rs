@@ -46,7 +46,10 @@ impl<B: Copy> Egress<B> {
     pub fn close_path(&mut self, id: PathId, now: Instant) {
         if let Some(Lane { path, .. }) = self.lanes.iter().find(|lane| lane.path.id == id) {
             let time = keeping_time(path) + self.time_for(path.in_flight());
-            self.kept.on_silence(id, path.heard_of(), time, now);
+            let heard_of = path.heard_of();
+            self.kept.on_silence(id, heard_of, time, now);
+            self.on_missing_streams(id, heard_of + 1..u64::MAX, now);
+            self.streaming.sending.forget_path(id);
         }
         self.lanes.retain(|lane| lane.path.id != id);
         self.urgent.retain(|transmit| transmit.path != id);

@@ -23,7 +23,13 @@ impl<B: Copy> Egress<B> {
                 .on_missing(report.path, first..first + count, now, |packet_number| {
                     path.on_missing(packet_number, now);
                 });
+            self.streaming
+                .sending
+                .on_missing(report.path, first..first + count, |packet_number| {
+                    path.on_missing(packet_number, now);
+                });
         }
+        self.settle_streams(now);
     }
 
     /// A packet that is to be sent again, on the path where it arrives first. A few go whatever the

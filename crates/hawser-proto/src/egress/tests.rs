@@ -64,7 +64,12 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
             Body::Packets {
                 unordered, sequence, ..
             } => Some((unordered, sequence.0)),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+            Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         })
         .collect();
     let [(false, first), (true, _), (false, second), (false, third)] = sent[..] else {
@@ -149,7 +154,12 @@ fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
         assert_eq!(packets_of(&sent), 0);
         let large = sent.iter().find_map(|transmit| match transmit.body {
             Body::Probe(probe) => (probe.outer_len == 1_500).then_some(probe.token),
-            Body::Packets { .. } | Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => None,
+            Body::Packets { .. }
+            | Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         });
         let token = large.expect("a probe of the network's own size");
         let mut later = now + Duration::from_millis(40);
@@ -456,7 +466,12 @@ fn a_layer_whose_paths_are_busy_holds_no_other_up() {
     let sent: Vec<_> = std::iter::from_fn(|| egress.poll_transmit(now))
         .filter_map(|transmit| match transmit.body {
             Body::Packets { run, .. } => Some(run.buffer),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+            Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         })
         .collect();
     assert_eq!(sent, [2, 4]);

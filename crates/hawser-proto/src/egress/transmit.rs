@@ -3,6 +3,7 @@
 use hawser_units::{Instant, PathId, Sequence};
 use hawser_wire::data::{Class, Feedback, Inner, Kind};
 use hawser_wire::parity::Parity;
+use hawser_wire::stream::{Position, StreamId};
 
 use super::splitting::Piece;
 use crate::flow::Run;
@@ -49,6 +50,27 @@ pub enum Body<B> {
         /// The buffer is not needed any more after this.
         last: bool,
     },
+    /// Bytes of a stream, in `count` datagrams.
+    Stream {
+        /// Number of the stream.
+        id: StreamId,
+        /// Offset of the first byte.
+        offset: u64,
+        /// Bytes in all.
+        len: u32,
+        /// Bytes in each datagram but the last.
+        each: u16,
+        /// Number of datagrams.
+        count: u16,
+        /// Class of the stream.
+        class: Class,
+        /// The stream ends with the last of these bytes.
+        is_last: bool,
+        /// Some of them were sent before.
+        is_repeated: bool,
+    },
+    /// Frames about streams: [`super::Egress::stream_frames`].
+    StreamFrames,
     /// A report on one of the peer's paths.
     Report(Feedback),
     /// A probe.
@@ -93,6 +115,29 @@ impl<B> Body<B> {
                 flow: *flow,
                 sequence: sequence.add(u32::from(piece.map_or(step, |_| 0))),
                 ..of(piece.map_or(Kind::Packet, |_| Kind::Fragment))
+            },
+            Self::Stream {
+                id,
+                offset,
+                each,
+                class,
+                is_repeated,
+                ..
+            } => {
+                let offset = offset + u64::from(step) * u64::from(*each);
+                let (flow, sequence) = Position::new(*id, offset, false).fields();
+                Inner {
+                    class: *class,
+                    backed: true,
+                    retransmission: *is_repeated,
+                    flow,
+                    sequence,
+                    ..of(Kind::Stream)
+                }
+            }
+            Self::StreamFrames => Inner {
+                backed: true,
+                ..of(Kind::StreamControl)
             },
             Self::Report(_) => of(Kind::Feedback),
             Self::Probe(_) => of(Kind::Probe),

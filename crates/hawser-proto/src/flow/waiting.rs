@@ -113,10 +113,10 @@ impl<B: Copy> Flows<B> {
         for turns in [fresh, rest] {
             turns.retain(|slot| {
                 let flow = slots[usize::from(*slot)].as_ref();
-                flow.is_some_and(|flow| !flow.queue.is_empty())
+                flow.is_some_and(Flow::waits)
             });
         }
-        for flow in slots.iter_mut().flatten().filter(|flow| flow.queue.is_empty()) {
+        for flow in slots.iter_mut().flatten().filter(|flow| !flow.waits()) {
             flow.turns = Turns::default();
         }
     }

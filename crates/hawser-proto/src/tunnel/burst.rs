@@ -7,6 +7,7 @@ use hawser_wire::data::{FEEDBACK_LEN, FRAMING, Feedback, INNER_LEN, Inner, OUTER
 use hawser_wire::fragment::{FRAGMENT_LEN, Fragment};
 use hawser_wire::inner::Ecn;
 use hawser_wire::parity::{PARITY_LEN, Parity};
+use hawser_wire::stream::{Position, STREAM_LEN, StreamId};
 
 use super::Seal;
 use crate::egress::{Body, PROBE_LEN, Transmit};
@@ -61,6 +62,18 @@ enum Part<'a, B> {
         len: usize,
     },
     Parity(Parity, &'a [u8]),
+    /// Some of the burst's bytes of a stream.
+    Stream(Position, Range<u32>),
+    Frames(&'a [u8]),
+}
+
+/// Bytes of a stream that a burst carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StreamBytes {
+    /// Their stream.
+    pub id: StreamId,
+    /// Their offsets.
+    pub range: Range<u64>,
 }
 
 impl<'a, B: Copy, K> Burst<'a, B, K> {
@@ -83,7 +96,30 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
     pub fn run(&self) -> Option<&Run<B>> {
         match &self.transmit.body {
             Body::Packets { run, .. } => Some(run),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+            Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
+        }
+    }
+
+    /// The bytes of a stream that its datagrams carry, if they do: what the driver hands to
+    /// [`Datagram::write_body`], all together.
+    #[must_use]
+    pub fn stream(&self) -> Option<StreamBytes> {
+        match self.transmit.body {
+            Body::Stream { id, offset, len, .. } => Some(StreamBytes {
+                id,
+                range: offset..offset + u64::from(len),
+            }),
+            Body::Packets { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         }
     }
 
@@ -97,6 +133,8 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             Body::Packets { ect: true, .. } => inner,
             Body::Probe(probe) if probe.ect => Ecn::Ect0,
             Body::Packets { .. }
+            | Body::Stream { .. }
+            | Body::StreamFrames
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
@@ -114,8 +152,8 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             ..
         } = *self;
         let count = match transmit.body {
-            Body::Packets { count, .. } => count,
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
+            Body::Packets { count, .. } | Body::Stream { count, .. } => count,
+            Body::StreamFrames | Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
         };
         (0..count).map(move |step| Datagram {
             number: transmit.packet_number + u64::from(step),
@@ -127,6 +165,21 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
                     ..
                 } => Part::Piece(run, piece.range(step)),
                 Body::Packets { run, .. } => Part::Segment(run, run.next + step),
+                Body::Stream {
+                    id,
+                    offset,
+                    len,
+                    each,
+                    count,
+                    is_last,
+                    ..
+                } => {
+                    let start = u32::from(step) * u32::from(each);
+                    let is_last = is_last && step + 1 == count;
+                    let position = Position::new(id, offset + u64::from(start), is_last);
+                    Part::Stream(position, start..len.min(start + u32::from(each)))
+                }
+                Body::StreamFrames => Part::Frames(symbol),
                 Body::Report(report) => Part::Report(report),
                 Body::Probe(probe) => Part::Token {
                     token: probe.token,
@@ -150,7 +203,9 @@ impl<B: Copy> Datagram<'_, B> {
         match &self.part {
             Part::Segment(run, index) => Some((run, *index)),
             Part::Piece(run, _) => Some((run, run.next)),
-            Part::Report(_) | Part::Token { .. } | Part::Parity(..) => None,
+            Part::Report(_) | Part::Token { .. } | Part::Parity(..) | Part::Stream(..) | Part::Frames(_) => {
+                None
+            }
         }
     }
 
@@ -163,6 +218,8 @@ impl<B: Copy> Datagram<'_, B> {
             Part::Report(report) => report.emitted_len(),
             Part::Token { len, .. } => *len,
             Part::Parity(_, symbol) => PARITY_LEN + symbol.len(),
+            Part::Stream(_, range) => STREAM_LEN + range.len(),
+            Part::Frames(frames) => frames.len(),
         }
     }
 
@@ -172,8 +229,8 @@ impl<B: Copy> Datagram<'_, B> {
         self.body_len() + FRAMING
     }
 
-    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer,
-    /// empty where there is none.
+    /// Writes what follows the inner header. `packet`: the inner packet in the burst's buffer, or
+    /// the bytes of [`Burst::stream`]; empty where there is neither.
     ///
     /// # Panics
     /// When `body` is not [`Self::body_len`] bytes long.
@@ -196,6 +253,12 @@ impl<B: Copy> Datagram<'_, B> {
                 parity.emit(head);
                 tail.copy_from_slice(symbol);
             }
+            Part::Stream(position, range) => {
+                let (head, tail) = body.split_first_chunk_mut().expect("room for both");
+                position.emit(head);
+                tail.copy_from_slice(&packet[range.start as usize..range.end as usize]);
+            }
+            Part::Frames(frames) => body.copy_from_slice(frames),
         }
     }
 

@@ -37,8 +37,9 @@ use hawser_wire::data::Inner;
 
 use crate::flow::Run;
 use crate::path::Probing;
+use crate::stream::Accepted;
 
-pub use burst::{Burst, Datagram};
+pub use burst::{Burst, Datagram, StreamBytes};
 pub use joined::{Handoff, Tunnel};
 pub use keys::{OLD_KEY, ReceivingKey};
 pub use receiving::{Arrival, Opened, Receiving, Refusal, Restored, Taken};
@@ -100,6 +101,12 @@ pub trait Items<T> {
     /// Stores a packet that arrived in pieces, of which `last` is the handle of the last one;
     /// `None` drops it.
     fn join(&mut self, packet: &[u8], inner: &Inner, last: &T) -> Option<T>;
+
+    /// Stores bytes of a stream that are in the body of `item`. Drivers that take no streams leave
+    /// it out.
+    fn take_bytes(&mut self, item: &T, accepted: &Accepted) {
+        let _ = (item, accepted);
+    }
 
     /// Takes a handle back whose packet is not delivered.
     fn free(&mut self, item: T);

@@ -151,6 +151,11 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         &self.ingress
     }
 
+    /// The machine of this direction, for its streams.
+    pub fn ingress_mut(&mut self) -> &mut Ingress<T> {
+        &mut self.ingress
+    }
+
     /// Opens a path.
     pub fn open_path(&mut self, path: PathId, now: Instant) {
         self.ingress.open_path(path, now);
@@ -283,6 +288,9 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         let mut spoofed = 0;
         if let Some(item) = refused {
             spoofed += self.take_joined(&item, now, items, out);
+            if let Some(accepted) = self.ingress.poll_accepted() {
+                items.take_bytes(&item, &accepted);
+            }
             items.free(item);
         }
         if freshness == Freshness::Replayed {

@@ -151,6 +151,7 @@ impl<B: Copy, K> Sending<B, K> {
             Relay::Machine(ingress::Event::ProbeReply(path, token)) => {
                 self.egress.handle_probe_reply(path, token, now);
             }
+            Relay::Machine(ingress::Event::Stream(event)) => self.egress.handle_stream_event(event, now),
             Relay::Heard { path, packets, bytes } => self.egress.handle_heard(path, (packets, bytes), now),
             Relay::Moved { path, source } => {
                 self.egress.handle_moved(path, source.overhead(), now);
@@ -193,20 +194,33 @@ impl<B: Copy, K> Sending<B, K> {
             self.spent = last.then_some(run.buffer);
         }
         let datagrams = match transmit.body {
-            Body::Packets { count, .. } => u64::from(count),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
+            Body::Packets { count, .. } | Body::Stream { count, .. } => u64::from(count),
+            Body::StreamFrames | Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
         };
         let path = self.paths().find(|path| path.id == transmit.path);
         let mtu = path.map_or(u16::MAX, Path::outer_mtu);
         self.is_rekey_wanted |= self.keys.on_sent(datagrams, mtu);
         let overhead = match transmit.body {
             Body::Probe(_) => self.overhead(transmit.path),
-            Body::Packets { .. } | Body::Report(_) | Body::Reply(_) | Body::Parity { .. } => 0,
+            Body::Packets { .. }
+            | Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => 0,
         };
         Some(Burst {
             transmit,
             key: self.key(),
-            symbol: self.egress.symbol(),
+            symbol: match transmit.body {
+                Body::StreamFrames => self.egress.stream_frames(),
+                Body::Packets { .. }
+                | Body::Stream { .. }
+                | Body::Report(_)
+                | Body::Probe(_)
+                | Body::Reply(_)
+                | Body::Parity { .. } => self.egress.symbol(),
+            },
             sent: now,
             overhead,
         })

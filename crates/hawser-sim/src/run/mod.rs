@@ -17,13 +17,14 @@ mod direct;
 mod log;
 mod member;
 mod offload;
+mod split;
 mod tunnel;
 mod workload;
 
 use hawser_netem::air::StationId;
 use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Traffic};
 use hawser_netem::scenario::{
-    Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Via,
+    Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Tcp, Via,
 };
 use hawser_netem::{Capacity, Change, LinkConfig};
 use hawser_proto::path::control::{Control, UnknownController};
@@ -34,7 +35,8 @@ pub use log::Log;
 
 use crate::host::{Host, Way};
 use crate::network::{LinkId, Network, NodeId, Tap};
-use crate::packet::Address;
+use crate::packet::{Address, FlowId};
+use crate::tcp;
 use tunnel::{Layering, Tunnel};
 use workload::Running;
 
@@ -225,6 +227,8 @@ struct World {
     marks: bool,
     /// Lets all TCP ask for ECN.
     tcp_ecn: bool,
+    /// Form in which its tunnel transfers TCP.
+    tcp: Tcp,
     /// How the client sees each way to the server, and the server the same.
     ways: Vec<(Way, Way)>,
 }
@@ -335,6 +339,7 @@ impl World {
             other: None,
             marks: Air::marks(scenario),
             tcp_ecn: scenario.tcp_ecn,
+            tcp: scenario.tcp,
             ways: Vec::new(),
         };
         match via {
@@ -418,6 +423,19 @@ impl World {
         let way = |link, local, remote| Way { link, local, remote };
         self.ways.push((way(up, near, far), way(down, far, near)));
         near
+    }
+
+    /// Splits a connection at both ends of the scenario's tunnel, if that is how it transfers TCP.
+    fn split(&mut self, flow: FlowId, direction: Direction, (config, total): (tcp::Config, Option<u64>)) {
+        if self.tcp != Tcp::Stream {
+            return;
+        }
+        let tunnel = self
+            .tunnel
+            .and_then(|tunnel| self.network.node_mut::<Tunnel>(tunnel));
+        if let Some(tunnel) = tunnel {
+            tunnel.split(flow, direction, (config, total));
+        }
     }
 
     /// Both hosts reach the tunnel over cables that take no time.
@@ -531,6 +549,11 @@ fn may_hang(links: &Links, network: usize, scenario: &Scenario) -> bool {
 fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel, RunError> {
     let tunnel = Tunnel::new(seed, layering(scenario)?, is_shared);
     let control = scenario.controller.as_deref().map(Control::by_name);
+    let tunnel = if scenario.tcp == Tcp::Stream {
+        tunnel.with_streams()
+    } else {
+        tunnel
+    };
     Ok(tunnel
         .with_schedulers(scenario.schedulers.clone())
         .with_control(control.transpose()?.unwrap_or_default()))

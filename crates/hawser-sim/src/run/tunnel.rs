@@ -19,6 +19,7 @@ use hawser_proto::flow::Run;
 use hawser_proto::path;
 use hawser_proto::path::control::Control;
 use hawser_proto::scheduler::default_of;
+use hawser_proto::stream;
 use hawser_proto::tunnel::{self, Arrival, Buffers, Burst, Datagram, Handoff, Items, Opened, Role, Source};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
@@ -32,10 +33,11 @@ use super::Hop;
 use super::air::Heard;
 use super::log::Log;
 use super::offload::{Large, cut};
+use super::split::{FIRST_PORT, HUB, Splits, Work};
 use crate::engine::TimerId;
 use crate::network::{Context, LinkId, Node};
-use crate::packet::{Address, Body, Ecn, Packet};
-use crate::tcp::QUIC_HEADER;
+use crate::packet::{Address, Body, Ecn, FlowId, Packet};
+use crate::tcp::{self, QUIC_HEADER};
 
 /// Packets kept for retransmission: as many as the daemon keeps for a session
 /// (`hawser-dataplane/src/sessions.rs`).
@@ -73,6 +75,8 @@ pub(super) struct Tunnel {
     named: Numbered<Packet>,
     leaving: Vec<Flight>,
     scratch: Vec<u8>,
+    /// Connections that are split; `None` where TCP is transferred as packets.
+    splits: Option<Splits>,
 }
 
 struct End {
@@ -324,6 +328,27 @@ impl Tunnel {
             named: Numbered::new(),
             leaving: Vec::new(),
             scratch: Vec::new(),
+            splits: None,
+        }
+    }
+
+    /// Adds streams for the connections of [`Self::split`].
+    pub(super) fn with_streams(self) -> Self {
+        Self {
+            splits: Some(Splits::default()),
+            ..self
+        }
+    }
+
+    /// Splits a connection at both ends.
+    pub(super) fn split(
+        &mut self,
+        flow: FlowId,
+        direction: Direction,
+        connection: (tcp::Config, Option<u64>),
+    ) {
+        if let Some(splits) = &mut self.splits {
+            splits.add(flow, direction, connection);
         }
     }
 
@@ -482,11 +507,14 @@ impl Tunnel {
         if let Some(entered) = self.ends[at].entering.take() {
             self.offer(at, entered, context);
         }
+        self.work_on_splits(at, context);
         self.ends[at].tunnel.handle_timeout(now);
         self.transmit(at, now, context);
         let end = &mut self.ends[at];
         while end.tunnel.poll_event().is_some() {}
         let due = end.tunnel.poll_timeout(now);
+        let connections = self.splits.as_ref().and_then(|splits| splits.poll_timeout(at));
+        let due = due.min(connections.map_or(Instant::FAR_FUTURE, |due| due + end.clock));
         if due == Instant::FAR_FUTURE {
             return;
         }
@@ -495,6 +523,20 @@ impl Tunnel {
             end.armed = due;
             context.arm(end.timer, due);
         }
+    }
+
+    /// Lets the split connections of an end do what they want to.
+    fn work_on_splits(&mut self, at: usize, context: &mut Context<'_>) {
+        let Some(splits) = &mut self.splits else { return };
+        let end = &mut self.ends[at];
+        let out = self.inner_out[at];
+        let mut work = Work {
+            at,
+            tunnel: &mut end.tunnel,
+            clock: end.clock,
+            now: context.now(),
+        };
+        splits.work(&mut work, |packet| context.send(out, packet));
     }
 
     /// Hands on what is in order, neighbours joined.
@@ -534,7 +576,12 @@ impl Tunnel {
                 let mut flight = Flight::new(&burst, &datagram, buffers.slots);
                 // Parity may cover a packet of a realtime flow or one of its copies.
                 let is_piece = datagram.inner.kind == Kind::Fragment;
-                if datagram.inner.class == Class::Realtime || flight.packet.is_none() || is_piece {
+                let bytes;
+                if let Some(stream) = burst.stream() {
+                    bytes = vec![0; (stream.range.end - stream.range.start) as usize];
+                    flight.body.resize(datagram.body_len(), 0);
+                    datagram.write_body(&bytes, &mut flight.body);
+                } else if datagram.inner.class == Class::Realtime || flight.packet.is_none() || is_piece {
                     let packet = datagram.segment().map_or(&[][..], |(run, _)| buffers.packet(run));
                     flight.body.resize(datagram.body_len(), 0);
                     datagram.write_body(packet, &mut flight.body);
@@ -599,6 +646,10 @@ impl Node for Tunnel {
             }
             egress.set_control(self.control, now);
             egress.keep_at_most(KEPT_PACKETS);
+            if self.splits.is_some() {
+                let ingress = tunnel.receiving_mut().ingress_mut();
+                ingress.take_streams(stream::Config::default());
+            }
             for index in 0..self.away[at].len() {
                 let config = path::Config {
                     id: PathId(index as u16),
@@ -626,6 +677,11 @@ impl Node for Tunnel {
 
     fn handle_packet(&mut self, packet: Packet, link: LinkId, context: &mut Context<'_>) {
         if let Some(at) = self.inner_in.iter().position(|inner| *inner == link) {
+            let is_split = |splits: &mut Splits| splits.handle_packet(at, &packet, context.now());
+            if self.splits.as_mut().is_some_and(is_split) {
+                self.service(at, context);
+                return;
+            }
             self.enter(at, packet, context);
             return;
         }
@@ -726,7 +782,6 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     }
 }
 
-const HUB: usize = 1;
 /// How often the client tells of the air, and how long that is on its way: a little more than over
 /// most networks.
 const TELL_EVERY: Duration = Duration::from_secs(1);
@@ -738,7 +793,6 @@ const UDP_AND_IP: u16 = 28;
 const OVERHEAD: u16 = UDP_AND_IP + FRAMING as u16;
 const MTU: u16 = 1500;
 const TUNNEL_PORT: u16 = 4430;
-const FIRST_PORT: u16 = 5201;
 /// A packet that has room for a number behind its headers, IP bytes.
 const LEAST_NAMED: u16 = 32;
 /// Longer than any packet is on its way.

@@ -178,6 +178,10 @@ impl Running {
         flow: FlowId,
         (direction, config, total): (Direction, tcp::Config, Option<u64>),
     ) {
+        let is_quic = matches!(self.workload, Workload::Quic { .. });
+        if self.is_tunnelled && !is_quic {
+            world.split(flow, direction, (config, total));
+        }
         let source = TcpSource::new(config, total, world.start);
         let sink = TcpSink::new(config, total, world.start);
         self.join(world, flow, direction, (Box::new(source), Box::new(sink)));

@@ -16,6 +16,9 @@ pub struct Receiver {
     opening_timeout: Duration,
     owes_synack: bool,
     next: u64,
+    /// Bytes taken beyond `next`, and the highest byte that was said to be taken.
+    window: u32,
+    edge: u64,
     beyond: Ranges,
     /// Where segments arrived lately, the latest first.
     recent: [u64; 3],
@@ -41,6 +44,8 @@ impl Receiver {
             opening_timeout: config.rto.initial,
             owes_synack: false,
             next: 0,
+            window: config.receive_window,
+            edge: 0,
             beyond: Ranges::default(),
             recent: [0; 3],
             unacknowledged: 0,
@@ -62,6 +67,19 @@ impl Receiver {
         if !self.is_open && self.config.opening == Opening::ByReceiver {
             self.opening_due = Some(now);
         }
+    }
+
+    /// Lets `bytes` arrive beyond those that are in order, where the application does not read at
+    /// once. A window that opens by two segments is announced.
+    ///
+    /// Source: RFC 9293 section 3.8.6.2.2 (the receiver's avoidance of silly windows). Deviates:
+    /// what was announced before is taken even where the window has become smaller.
+    pub fn set_window(&mut self, bytes: u64) {
+        self.window = u32::try_from(bytes)
+            .unwrap_or(u32::MAX)
+            .min(self.config.receive_window);
+        let opened = (self.next + u64::from(self.window)).saturating_sub(self.edge);
+        self.owes_ack |= self.is_open && opened >= 2 * u64::from(self.config.segment);
     }
 
     /// Whether the other end has answered.
@@ -145,7 +163,7 @@ impl Receiver {
             self.opening_due = Some(now + self.opening_timeout);
             self.opening_timeout *= 2;
             return Some(Segment {
-                window: self.config.receive_window,
+                window: self.window,
                 flags: flag::SYN,
                 ..Segment::default()
             });
@@ -216,11 +234,12 @@ impl Receiver {
         segment
     }
 
-    fn answer(&self, flags: u8) -> Segment {
+    fn answer(&mut self, flags: u8) -> Segment {
+        self.edge = self.edge.max(self.next + u64::from(self.window));
         let echo = if self.sees_marks { flag::ECE } else { 0 };
         Segment {
             ack: self.next,
-            window: self.config.receive_window,
+            window: self.window,
             flags: flags | echo,
             ..Segment::default()
         }

@@ -253,6 +253,7 @@ fn scenario_of(name: &str, networks: Vec<Network>) -> Scenario {
         schedulers: Vec::new(),
         controller: None,
         tcp_ecn: false,
+        tcp: Default::default(),
         networks,
         workloads: Vec::new(),
         client_hop: None,

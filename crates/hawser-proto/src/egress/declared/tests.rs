@@ -54,7 +54,12 @@ fn sent(egress: &mut Egress<u32>, at: Instant) -> Vec<u32> {
     std::iter::from_fn(|| egress.poll_transmit(at))
         .filter_map(|transmit| match transmit.body {
             Body::Packets { run, count, .. } => Some(vec![run.buffer; count.into()]),
-            Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => None,
+            Body::Stream { .. }
+            | Body::StreamFrames
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => None,
         })
         .flatten()
         .collect()

@@ -1,0 +1,25 @@
+//! Streams: TCP connections that are split at both ends of the tunnel.
+//!
+//! The bytes of a connection that enters the tunnel are sent as a stream over all paths, and the
+//! far end of the tunnel has a TCP connection of its own with the destination. So no inner TCP
+//! mistakes the tunnel's retransmissions and the differences of its paths for congestion, and its
+//! window bounds nothing.
+//!
+//! [`Sending`] is part of [`crate::egress`], [`Receiving`] of [`crate::ingress`]: streams take
+//! turns with flows, and have their paths, windows and loss detection. Neither half holds bytes: a
+//! stream's bytes are named by its number and their offset, and lie in the driver's memory, between
+//! what is released and what was written on the sending side, and within the credit on the
+//! receiving side. docs/streams.md describes formats and states.
+
+mod in_flight;
+mod outgoing;
+mod ranges;
+mod receiving;
+mod sending;
+mod spread;
+#[cfg(test)]
+mod tests;
+
+pub use receiving::{Accepted, Config, Counters, Event, Notice, Receiving};
+pub use sending::{Chunk, Sending, SendingNotice};
+pub(crate) use spread::choose;

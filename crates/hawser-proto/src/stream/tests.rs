@@ -1,0 +1,523 @@
+//! Both halves of two ends over a network that loses, delays, repeats and reorders datagrams.
+
+use std::collections::BTreeMap;
+
+use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::data::{Inner, Kind};
+use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames};
+use proptest::prelude::*;
+
+use super::receiving::{Config, Notice, Receiving};
+use super::sending::{Sending, SendingNotice};
+
+const TIMEOUT: Duration = Duration::from_millis(200);
+const STEP: Duration = Duration::from_millis(5);
+
+fn id(number: u32) -> StreamId {
+    StreamId::new(number).expect("a legal number")
+}
+
+fn request(number: u32) -> Open {
+    let address = |port| ([10, 0, 0, 1], port).into();
+    Open {
+        id: id(number),
+        source: address(1000),
+        destination: address(80),
+        dscp: 0,
+        credit: small().window,
+    }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::ZERO + Duration::from_millis(1000 + millis)
+}
+
+/// The byte at an offset of a stream.
+fn byte(id: StreamId, offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9) >> 7) as u8 ^ id.number() as u8
+}
+
+/// One end: both halves, and what its driver would store.
+struct End {
+    sending: Sending,
+    receiving: Receiving,
+    /// By stream: bytes that were stored, those that were read, and whether the end has come.
+    stored: BTreeMap<StreamId, Vec<u8>>,
+    read: BTreeMap<StreamId, Vec<u8>>,
+    ended: BTreeMap<StreamId, bool>,
+    next_number: u64,
+    told: Vec<SendingNotice>,
+    notices: Vec<Notice>,
+    /// Streams that may be written.
+    open: Vec<StreamId>,
+}
+
+#[derive(Clone)]
+struct Datagram {
+    inner: Inner,
+    body: Vec<u8>,
+    number: u64,
+}
+
+impl End {
+    fn new(config: Config) -> Self {
+        Self {
+            sending: Sending::default(),
+            receiving: Receiving::new(config),
+            stored: BTreeMap::new(),
+            read: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            next_number: 1,
+            told: Vec::new(),
+            notices: Vec::new(),
+            open: Vec::new(),
+        }
+    }
+
+    fn open(&mut self, open: Open, now: Instant) {
+        self.open.push(open.id);
+        self.receiving.open(open.id, now);
+        self.sending.open(open, now);
+    }
+
+    /// Datagrams that may go now: frames first, then bytes of all streams in turn.
+    fn transmit(&mut self, streams: &[StreamId], now: Instant) -> Vec<Datagram> {
+        let mut out = Vec::new();
+        let (mut body, mut about) = (Vec::new(), Vec::new());
+        while self.sending.owes_frames() {
+            self.sending.write_frames(&mut body, 300, &mut about);
+            self.sending
+                .on_frames_sent((PathId(0), self.next_number), &about, now);
+            out.push(self.datagram(Inner::plain(Kind::StreamControl), body.clone(), 1));
+        }
+        for stream in streams {
+            for _ in 0..8 {
+                let Some(chunk) = self.sending.next(*stream, 3 * 100) else {
+                    break;
+                };
+                let len = chunk.range.end - chunk.range.start;
+                let count = len.div_ceil(100).max(1) as u16;
+                let sent = (PathId(0), self.next_number, count);
+                let is_last = self.sending.on_sent(&chunk, sent, 100, (now, now));
+                for step in 0..count {
+                    let start = chunk.range.start + u64::from(step) * 100;
+                    let end = chunk.range.end.min(start + 100);
+                    let position = Position::new(*stream, start, is_last && step + 1 == count);
+                    let mut head = [0; STREAM_LEN];
+                    position.emit(&mut head);
+                    let bytes = (start..end).map(|offset| byte(*stream, offset));
+                    let (flow, sequence) = position.fields();
+                    let inner = Inner {
+                        flow,
+                        sequence,
+                        ..Inner::plain(Kind::Stream)
+                    };
+                    out.push(self.datagram(inner, head.into_iter().chain(bytes).collect(), 1));
+                }
+            }
+        }
+        out
+    }
+
+    fn datagram(&mut self, inner: Inner, body: Vec<u8>, count: u64) -> Datagram {
+        let number = self.next_number;
+        self.next_number += count;
+        Datagram { inner, body, number }
+    }
+
+    fn receive(&mut self, datagram: &Datagram, now: Instant) {
+        if datagram.inner.kind == Kind::StreamControl {
+            for frame in frames(&datagram.body) {
+                self.receiving.handle_frame(&frame, now);
+            }
+        } else if let Some(accepted) = self.receiving.handle_bytes(&datagram.inner, &datagram.body, now) {
+            let bytes = &datagram.body[accepted.skip..accepted.skip + accepted.len];
+            let stored = self.stored.entry(accepted.id).or_default();
+            let end = accepted.offset as usize + bytes.len();
+            stored.resize(stored.len().max(end), 0);
+            stored[accepted.offset as usize..end].copy_from_slice(bytes);
+        }
+        self.settle(now);
+    }
+
+    fn settle(&mut self, now: Instant) {
+        self.receiving.flush(now);
+        while let Some(event) = self.receiving.poll_event() {
+            self.sending.handle_event(event, now);
+        }
+        while let Some(told) = self.sending.poll_notice() {
+            self.told.push(told);
+        }
+        while let Some(notice) = self.receiving.poll_notice() {
+            self.notices.push(notice);
+            match notice {
+                Notice::Open(open) => {
+                    self.open.push(open.id);
+                    let credit = self.receiving.first_credit();
+                    self.sending.answer(&open, Outcome::Connected, credit, now);
+                }
+                Notice::Ended(id) => {
+                    self.ended.insert(id, true);
+                }
+                Notice::Readable(_) | Notice::Reset(..) => {}
+            }
+        }
+    }
+
+    /// Reads at most `most` bytes of a stream.
+    fn read(&mut self, id: StreamId, most: usize, now: Instant) {
+        let Some(readable) = self.receiving.readable(id) else {
+            return;
+        };
+        let read = self.read.entry(id).or_default();
+        let stored = self.stored.entry(id).or_default();
+        let end = (readable as usize)
+            .min(read.len() + most)
+            .min(stored.len())
+            .max(read.len());
+        let more = stored[read.len()..end].to_vec();
+        read.extend_from_slice(&more);
+        self.receiving.consume(id, more.len() as u64, now);
+    }
+}
+
+/// A generator that is enough for a test (Knuth's MMIX constants).
+struct Lots(u64);
+
+impl Lots {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+/// Runs two ends until both have read all of `sizes` in both directions; returns the time it took.
+fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64) -> Option<Duration> {
+    let mut lots = Lots(seed);
+    let mut ends = [End::new(config), End::new(config)];
+    let streams: Vec<StreamId> = (0..sizes.len() as u32).map(|at| id(2 * at)).collect();
+    let mut now = at(0);
+    for stream in &streams {
+        ends[0].open(request(stream.number()), now);
+    }
+    let mut left = [sizes.to_vec(), sizes.to_vec()];
+    let mut flying: Vec<(Instant, usize, Datagram)> = Vec::new();
+    for _ in 0..60_000 {
+        now += STEP;
+        for from in 0..2 {
+            for (index, stream) in streams.iter().enumerate() {
+                if ends[from].open.contains(stream) {
+                    let more = left[from][index].min(lots.below(4_000));
+                    ends[from].sending.write(*stream, more);
+                    left[from][index] -= more;
+                    if left[from][index] == 0 {
+                        ends[from].sending.finish(*stream);
+                    }
+                }
+                ends[from].read(*stream, 1 + lots.below(6_000) as usize, now);
+            }
+            ends[from].settle(now);
+            for datagram in ends[from].transmit(&streams, now) {
+                let copies = 1 + u64::from(lots.below(20) == 0);
+                let number = datagram.number;
+                if lots.below(100) < loss {
+                    if lots.below(100) >= unreported {
+                        ends[from]
+                            .sending
+                            .on_missing(PathId(0), number..number + 1, |_| {});
+                    }
+                    continue;
+                }
+                for _ in 0..copies {
+                    let due = now + Duration::from_millis(lots.below(60));
+                    flying.push((due, 1 - from, datagram.clone()));
+                }
+            }
+            ends[from].sending.handle_timeout(TIMEOUT, now);
+        }
+        let mut waiting = Vec::new();
+        for (due, to, datagram) in flying.drain(..) {
+            if due <= now {
+                ends[to].receive(&datagram, now);
+            } else {
+                waiting.push((due, to, datagram));
+            }
+        }
+        flying = waiting;
+        let is_done = |end: &End| {
+            streams.iter().zip(sizes).all(|(stream, size)| {
+                end.read.get(stream).map_or(0, Vec::len) as u64 == *size && end.ended.contains_key(stream)
+            }) && end
+                .told
+                .iter()
+                .filter(|told| matches!(told, SendingNotice::Delivered(_)))
+                .count()
+                == streams.len()
+        };
+        if ends.iter().all(is_done) {
+            for end in &ends {
+                for stream in &streams {
+                    let read = end.read.get(stream).map_or(&[][..], |read| read);
+                    assert!(
+                        read.iter()
+                            .enumerate()
+                            .all(|(at, found)| *found == byte(*stream, at as u64))
+                    );
+                }
+                let counters = end.receiving.counters();
+                assert_eq!((counters.beyond_credit, counters.contradicting), (0, 0));
+            }
+            return Some(now.since(at(0)));
+        }
+    }
+    None
+}
+
+fn small() -> Config {
+    Config {
+        capacity: 40_000,
+        window: 4_000,
+        max_window: 16_000,
+        max_streams: 16,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn all_bytes_arrive_once_and_in_order(
+        seed: u64,
+        sizes in proptest::collection::vec(0..60_000u64, 1..4),
+        loss in 0..30u64,
+        unreported in 0..40u64,
+    ) {
+        prop_assert!(exchange(seed, small(), &sizes, loss, unreported).is_some(), "all arrives");
+    }
+
+    #[test]
+    fn a_hostile_peer_makes_no_more_be_stored_than_was_granted(
+        steps in proptest::collection::vec((any::<u8>(), any::<u16>(), any::<u32>(), 0..1500usize), 0..400)
+    ) {
+        let config = small();
+        let mut receiving = Receiving::new(config);
+        let mut now = at(0);
+        let mut highest: BTreeMap<StreamId, u64> = BTreeMap::new();
+        for (kind, flow, number, len) in steps {
+            now += STEP;
+            let stream = id(u32::from(flow % 24));
+            match kind % 8 {
+                0 => receiving.handle_frame(&Frame::Open(request(stream.number())), now),
+                1 => receiving.handle_frame(&Frame::Reset { id: stream, code: 1, sent: u64::from(number) }, now),
+                2 => receiving.handle_frame(&Frame::Blocked { id: stream, credit: u64::from(number) }, now),
+                3 => receiving.stop(stream, 3, now),
+                4 => receiving.consume(stream, u64::from(number % 3_000), now),
+                _ => {
+                    let offset = u64::from(number % 30_000);
+                    let position = Position::new(stream, offset, number % 97 == 0);
+                    let mut head = [0; STREAM_LEN];
+                    position.emit(&mut head);
+                    let body: Vec<u8> = head.into_iter().chain((0..len).map(|_| 0)).collect();
+                    let (flow, sequence) = position.fields();
+                    let inner = Inner { flow, sequence, ..Inner::plain(Kind::Stream) };
+                    if let Some(accepted) = receiving.handle_bytes(&inner, &body, now) {
+                        prop_assert_eq!(accepted.skip + accepted.len, body.len());
+                        let end = accepted.offset + accepted.len as u64;
+                        let known = highest.entry(stream).or_default();
+                        *known = (*known).max(end);
+                        let readable = receiving.readable(stream).unwrap_or(0);
+                        prop_assert!(end <= readable + config.max_window * 2);
+                    }
+                }
+            }
+            receiving.flush(now);
+            while receiving.poll_event().is_some() {}
+            while receiving.poll_notice().is_some() {}
+            prop_assert!(receiving.len() <= config.max_streams);
+            prop_assert!(receiving.stored() <= config.capacity, "{}", receiving.stored());
+        }
+    }
+}
+
+/// Two ends with one open stream over a network without faults.
+fn joined() -> (End, End) {
+    let (mut near, mut far) = (End::new(small()), End::new(small()));
+    near.open(request(0), at(0));
+    for _ in 0..3 {
+        pass(&mut near, &mut far, at(1));
+        pass(&mut far, &mut near, at(1));
+    }
+    assert!(
+        near.told
+            .contains(&SendingNotice::Answered(id(0), Outcome::Connected))
+    );
+    (near, far)
+}
+
+/// Passes on what one end sends.
+fn pass(from: &mut End, to: &mut End, now: Instant) -> usize {
+    from.settle(now);
+    let all = from.transmit(&[id(0)], now);
+    for datagram in &all {
+        to.receive(datagram, now);
+    }
+    all.len()
+}
+
+#[test]
+fn a_request_that_is_lost_is_sent_again() {
+    let (mut near, mut far) = (End::new(small()), End::new(small()));
+    near.open(request(0), at(0));
+    assert_eq!(near.transmit(&[], at(0)).len(), 1, "lost, and no report says so");
+    near.sending.handle_timeout(TIMEOUT, at(100));
+    assert!(near.transmit(&[], at(100)).is_empty());
+    near.sending.handle_timeout(TIMEOUT, at(250));
+    pass(&mut near, &mut far, at(250));
+    assert_eq!(far.notices, [Notice::Open(request(0))]);
+    // The answer is lost, with a report.
+    let answer = far.transmit(&[], at(251));
+    let number = answer.last().expect("an answer").number;
+    far.sending.on_missing(PathId(0), 1..number + 1, |_| {});
+    pass(&mut far, &mut near, at(300));
+    assert_eq!(near.told, [SendingNotice::Answered(id(0), Outcome::Connected)]);
+}
+
+#[test]
+fn requests_may_overtake_each_other_and_are_opened_once() {
+    let mut receiving = Receiving::new(small());
+    for number in [4, 0, 4, 2, 0] {
+        receiving.handle_frame(&Frame::Open(request(number)), at(0));
+    }
+    let opened: Vec<u32> = std::iter::from_fn(|| receiving.poll_notice())
+        .filter_map(|notice| match notice {
+            Notice::Open(open) => Some(open.id.number()),
+            Notice::Readable(_) | Notice::Ended(_) | Notice::Reset(..) => None,
+        })
+        .collect();
+    assert_eq!(opened, [4, 0, 2]);
+}
+
+#[test]
+fn a_stream_beyond_the_bound_is_refused() {
+    let mut receiving = Receiving::new(Config {
+        max_streams: 1,
+        ..small()
+    });
+    receiving.handle_frame(&Frame::Open(request(0)), at(0));
+    receiving.handle_frame(&Frame::Open(request(2)), at(0));
+    assert_eq!(receiving.len(), 1);
+    let events: Vec<_> = std::iter::from_fn(|| receiving.poll_event()).collect();
+    let refusal = Frame::Answer {
+        id: id(2),
+        outcome: Outcome::Exhausted,
+        credit: 0,
+    };
+    assert!(events.contains(&super::Event::Send(refusal)), "{events:?}");
+}
+
+#[test]
+fn a_sender_waits_for_credit_and_a_reader_that_stops_gets_no_larger_window() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 50_000);
+    for step in 0..20 {
+        pass(&mut near, &mut far, at(10 + 10 * step));
+        pass(&mut far, &mut near, at(15 + 10 * step));
+    }
+    assert_eq!(near.sending.sent(id(0)), 4_000, "the first window");
+    assert_eq!(far.receiving.readable(id(0)), Some(4_000));
+    for step in 0..60 {
+        far.read(id(0), 10_000, at(300 + 10 * step));
+        pass(&mut near, &mut far, at(300 + 10 * step));
+        pass(&mut far, &mut near, at(305 + 10 * step));
+        near.sending.handle_timeout(TIMEOUT, at(309 + 10 * step));
+    }
+    assert_eq!(far.read.get(&id(0)).map(Vec::len), Some(50_000));
+}
+
+#[test]
+fn a_byte_whose_loss_nobody_reports_is_sent_again_ever_less_often() {
+    let (mut near, _) = joined();
+    near.sending.write(id(0), 100);
+    assert_eq!(near.transmit(&[id(0)], at(10)).len(), 1);
+    let mut sent_at = Vec::new();
+    for millis in (10..3_300).step_by(5) {
+        near.sending.handle_timeout(TIMEOUT, at(millis));
+        if !near.transmit(&[id(0)], at(millis)).is_empty() {
+            sent_at.push(millis);
+        }
+    }
+    let waits: Vec<u64> = sent_at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(waits.len(), 3, "{sent_at:?}");
+    assert!(
+        waits.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2),
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn a_half_of_a_stream_may_end_before_the_other() {
+    let (mut near, mut far) = joined();
+    near.sending.finish(id(0));
+    pass(&mut near, &mut far, at(10));
+    assert_eq!(far.ended.get(&id(0)), Some(&true));
+    pass(&mut far, &mut near, at(20));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
+    far.sending.write(id(0), 500);
+    pass(&mut far, &mut near, at(30));
+    near.read(id(0), 500, at(31));
+    assert_eq!(near.read.get(&id(0)).map(Vec::len), Some(500));
+}
+
+#[test]
+fn a_reset_ends_a_stream_with_bytes_in_flight_and_gives_its_credit_back() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 3_000);
+    assert!(!near.transmit(&[id(0)], at(10)).is_empty(), "lost");
+    near.sending.reset(id(0), 7, at(20));
+    pass(&mut near, &mut far, at(20));
+    assert!(far.notices.contains(&Notice::Reset(id(0), 7)));
+    assert_eq!(far.receiving.stored(), 0);
+    pass(&mut far, &mut near, at(30));
+    for millis in (30..2_000).step_by(50) {
+        near.sending.handle_timeout(TIMEOUT, at(millis));
+    }
+    assert!(
+        near.transmit(&[id(0)], at(2_000)).is_empty(),
+        "nothing is sent again"
+    );
+}
+
+#[test]
+fn a_reader_that_wants_no_more_stops_the_sender() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 9_000);
+    pass(&mut near, &mut far, at(10));
+    far.receiving.stop(id(0), 5, at(11));
+    pass(&mut far, &mut near, at(12));
+    assert!(near.told.contains(&SendingNotice::Stopped(id(0), 5)));
+    pass(&mut near, &mut far, at(13));
+    assert_eq!(far.receiving.stored(), 0);
+}
+
+#[test]
+fn bytes_of_a_closed_stream_are_acknowledged_whole() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 50);
+    near.sending.finish(id(0));
+    near.settle(at(10));
+    let datagrams = near.transmit(&[id(0)], at(10));
+    for datagram in &datagrams {
+        far.receive(datagram, at(11));
+    }
+    far.read(id(0), 50, at(12));
+    far.settle(at(20));
+    let lost = far.transmit(&[], at(21));
+    assert!(!lost.is_empty(), "the acknowledgement, which is lost");
+    assert!(far.receiving.is_empty(), "closed");
+    far.receive(datagrams.last().expect("the bytes"), at(400));
+    pass(&mut far, &mut near, at(400));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
+}
