@@ -40,7 +40,7 @@ pub(crate) fn run(args: &OracleArgs) -> anyhow::Result<ExitCode> {
             Err(error) => return Ok(refuse(error)),
         };
         if args.delay {
-            let bounds = oracle::delay::earliest(&scenario, &scenario.via);
+            let bounds = oracle::delay::bound_delays(&scenario, &scenario.via);
             let Some(bounds) = bounds.filter(|bounds| !bounds.is_empty()) else {
                 return Ok(refuse(format!(
                     "{}: no bound of delay is known: it needs a udp or video workload, and networks that are \

@@ -297,8 +297,8 @@ impl Receiving {
         self.streams.get(&id).map(|stream| stream.next)
     }
 
-    /// Takes in a datagram with bytes of a stream, all of its body. Returns which bytes of it are to
-    /// be stored.
+    /// Takes in a datagram with bytes of a stream, all of its body. Returns which bytes of it are
+    /// to be stored.
     pub fn handle_bytes(&mut self, inner: &Inner, body: &[u8], now: Instant) -> Option<Accepted> {
         let (position, bytes) = Position::parse(inner, body)?;
         let id = position.id;

@@ -167,8 +167,8 @@ impl Stream {
 
 /// Streams of a session in the sending direction.
 ///
-/// Cost: O(log streams) a burst or frame, O(streams) eight times in the timeout of the paths while any
-/// waits for the peer; nothing while all are idle.
+/// Cost: O(log streams) a burst or frame, O(streams) eight times in the timeout of the paths while
+/// any waits for the peer; nothing while all are idle.
 #[derive(Debug, Default)]
 pub struct Sending {
     streams: BTreeMap<StreamId, Stream>,
@@ -197,7 +197,8 @@ pub struct Sending {
 
 /// Frames about streams that are closed, which wait to be sent.
 ///
-/// Source: no measurement; each answers a datagram of the peer, which sends it again when it hears nothing.
+/// Source: no measurement; each answers a datagram of the peer, which sends it again when it hears
+/// nothing.
 const MAX_LOOSE: usize = 64;
 
 impl Sending {
