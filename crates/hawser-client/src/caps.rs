@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use hawser_config::ClientConfig;
+use hawser_control::client::driver::Driver;
 use hawser_control::client::networks::Attached;
 use hawser_dataplane::{Change, SessionId};
 use hawser_units::{PathId, Rate};
@@ -93,22 +94,27 @@ impl Client {
     /// Tells both ends.
     pub(super) fn apply_caps(&self) {
         for driver in self.drivers() {
-            let Some(session) = driver.machine.session().map(SessionId) else {
+            self.tell_caps(driver);
+        }
+    }
+
+    /// Tells both ends of one session.
+    pub(super) fn tell_caps(&self, driver: &Driver) {
+        let Some(session) = driver.machine.session().map(SessionId) else {
+            return;
+        };
+        for (id, attached) in &driver.networks.attached {
+            let Some(path) = driver.machine.path(*id) else {
                 continue;
             };
-            for (id, attached) in &driver.networks.attached {
-                let Some(path) = driver.machine.path(*id) else {
-                    continue;
-                };
-                let [cap, cap_down] = self.caps.of(attached, &self.config);
-                driver.order(Change::SetCap {
-                    session,
-                    path: PathId(path),
-                    cap,
-                });
-                let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
-                driver.tell(Message::Cap { path, rate_bps });
-            }
+            let [cap, cap_down] = self.caps.of(attached, &self.config);
+            driver.order(Change::SetCap {
+                session,
+                path: PathId(path),
+                cap,
+            });
+            let rate_bps = cap_down.map_or(0, |rate| rate.as_bps());
+            driver.tell(Message::Cap { path, rate_bps });
         }
     }
 }

@@ -696,6 +696,14 @@ impl Client {
         }
     }
 
+    /// Tells a hub what it is to heed, on a connection that has just been made: what changed while
+    /// there was none, or on its way when the last one broke, was not heard.
+    fn tell_settings(&self, driver: &Driver) {
+        self.tell_schedulers(driver);
+        self.tell_caps(driver);
+        self.tell_preferences(driver);
+    }
+
     /// Tells a hub what a new path may carry at most, and for what it is used.
     fn introduce(&self, driver: &Driver, network: NetworkId, path: u16) {
         let attached = driver.networks.attached.get(&network);

@@ -88,10 +88,15 @@ impl Client {
     /// Tells both ends of all open paths.
     pub(super) fn apply_preferences(&self) {
         for driver in self.drivers() {
-            let attached = driver.networks.attached.keys();
-            for path in attached.filter_map(|id| driver.machine.path(*id)) {
-                self.tell_preference(driver, path, true);
-            }
+            self.tell_preferences(driver);
+        }
+    }
+
+    /// Tells both ends of all open paths of one session.
+    pub(super) fn tell_preferences(&self, driver: &Driver) {
+        let attached = driver.networks.attached.keys();
+        for path in attached.filter_map(|id| driver.machine.path(*id)) {
+            self.tell_preference(driver, path, true);
         }
     }
 

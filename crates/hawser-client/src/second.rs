@@ -394,7 +394,6 @@ impl Client {
 
     fn on_second_reached(&mut self, network: NetworkId, established: Established) {
         let Some(second) = &mut self.second else { return };
-        let before = second.driver.machine.session();
         let Some(connected) = second.driver.handle_established(network, established) else {
             return;
         };
@@ -406,10 +405,8 @@ impl Client {
         self.carry_out_second();
         let Some(second) = &mut self.second else { return };
         second.driver.install(connected);
-        if second.driver.machine.session() != before {
-            let Some(second) = &self.second else { return };
-            self.tell_schedulers(&second.driver);
-        }
+        let Some(second) = &self.second else { return };
+        self.tell_settings(&second.driver);
     }
 
     fn on_second_failed(&mut self, error: &ConnectError) {

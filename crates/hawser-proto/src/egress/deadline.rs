@@ -77,7 +77,7 @@ impl<B: Copy> Egress<B> {
         let Some(budget) = self.realtime_use.budget(now) else {
             return;
         };
-        if !is_held_back(class, self.flows.get(slot).and_then(Flow::budget), budget) {
+        if !is_limited_by(class, self.flows.get(slot).and_then(Flow::budget), budget) {
             return;
         }
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
@@ -129,7 +129,7 @@ impl<B: Copy> Egress<B> {
 
 /// Returns whether a flow leaves queues short for one with `budget`: a transfer does, and one whose
 /// own packets may arrive later.
-fn is_held_back(class: Class, own: Option<Duration>, budget: Duration) -> bool {
+fn is_limited_by(class: Class, own: Option<Duration>, budget: Duration) -> bool {
     class == Class::Bulk || own.is_some_and(|own| own > budget)
 }
 
@@ -204,12 +204,12 @@ mod tests {
     #[test]
     fn transfers_and_videos_give_way_to_a_call_and_nothing_gives_way_to_its_own_kind() {
         let (call, video) = (Some(CALL_BUDGET), Some(VIDEO_BUDGET));
-        assert!(is_held_back(Class::Bulk, None, CALL_BUDGET));
-        assert!(is_held_back(Class::Realtime, video, CALL_BUDGET));
-        assert!(!is_held_back(Class::Realtime, call, CALL_BUDGET));
-        assert!(!is_held_back(Class::Realtime, video, VIDEO_BUDGET));
+        assert!(is_limited_by(Class::Bulk, None, CALL_BUDGET));
+        assert!(is_limited_by(Class::Realtime, video, CALL_BUDGET));
+        assert!(!is_limited_by(Class::Realtime, call, CALL_BUDGET));
+        assert!(!is_limited_by(Class::Realtime, video, VIDEO_BUDGET));
         assert!(
-            !is_held_back(Class::Interactive, None, CALL_BUDGET),
+            !is_limited_by(Class::Interactive, None, CALL_BUDGET),
             "a page is short"
         );
     }

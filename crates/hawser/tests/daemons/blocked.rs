@@ -49,6 +49,36 @@ fn took(what: &str, since: Instant) {
 }
 
 #[test]
+fn what_is_said_while_the_control_connection_moves_reaches_the_hub() {
+    let Some(world) = World::new("tm") else { return };
+    world.init();
+    let _hub = world.start("h", &["hub", "run"]);
+    let _client = world.start("c", &["up", &world.invite(), "--foreground"]);
+    world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
+    let status = world.status("c");
+    let networks = status["networks"].as_array().cloned().unwrap_or_default();
+    let has_control = |name: &str| {
+        let mut networks = networks.iter();
+        networks.any(|network| network["name"] == name && network["control"] == true)
+    };
+    let (first, other) = match has_control("fiber") {
+        true => ("fiber", "lte"),
+        false => ("lte", "fiber"),
+    };
+    // There is no connection between the pause and the end of the block.
+    block(&world, other, "meta l4proto { tcp, udp }");
+    good(world.hawser("c", &["pause", first]));
+    good(world.hawser("c", &["use", other, "overflow"]));
+    unblock(&world, other);
+    world.wait("heard by the hub", |world| {
+        let status = world.status("h");
+        let paths = status["sessions"][0]["paths"].as_array().cloned();
+        let mut paths = paths.unwrap_or_default().into_iter();
+        paths.any(|path| path["state"] == "active" && path["priority"] == "overflow")
+    });
+}
+
+#[test]
 fn one_network_of_two_goes_over_tls_and_returns() {
     let Some(world) = World::new("t1") else { return };
     let server = world.add_server();
