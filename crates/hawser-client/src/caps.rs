@@ -94,12 +94,12 @@ impl Client {
     /// Tells both ends.
     pub(super) fn apply_caps(&self) {
         for driver in self.drivers() {
-            self.tell_caps(driver);
+            self.send_caps(driver);
         }
     }
 
     /// Tells both ends of one session.
-    pub(super) fn tell_caps(&self, driver: &Driver) {
+    pub(super) fn send_caps(&self, driver: &Driver) {
         let Some(session) = driver.machine.session().map(SessionId) else {
             return;
         };

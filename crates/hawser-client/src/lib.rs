@@ -698,10 +698,10 @@ impl Client {
 
     /// Tells a hub what it is to heed, on a connection that has just been made: what changed while
     /// there was none, or on its way when the last one broke, was not heard.
-    fn tell_settings(&self, driver: &Driver) {
-        self.tell_schedulers(driver);
-        self.tell_caps(driver);
-        self.tell_preferences(driver);
+    fn send_settings(&self, driver: &Driver) {
+        self.send_schedulers(driver);
+        self.send_caps(driver);
+        self.send_preferences(driver);
     }
 
     /// Tells a hub what a new path may carry at most, and for what it is used.
@@ -712,7 +712,7 @@ impl Client {
             let rate_bps = rate.as_bps();
             driver.tell(Message::Cap { path, rate_bps });
         }
-        self.tell_preference(driver, path, false);
+        self.send_preference(driver, path, false);
     }
 
     /// All sessions: with the hub in use, and the second one.

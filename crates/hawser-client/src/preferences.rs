@@ -88,20 +88,20 @@ impl Client {
     /// Tells both ends of all open paths.
     pub(super) fn apply_preferences(&self) {
         for driver in self.drivers() {
-            self.tell_preferences(driver);
+            self.send_preferences(driver);
         }
     }
 
     /// Tells both ends of all open paths of one session.
-    pub(super) fn tell_preferences(&self, driver: &Driver) {
+    pub(super) fn send_preferences(&self, driver: &Driver) {
         let attached = driver.networks.attached.keys();
         for path in attached.filter_map(|id| driver.machine.path(*id)) {
-            self.tell_preference(driver, path, true);
+            self.send_preference(driver, path, true);
         }
     }
 
     /// Tells both ends for what a path is used; `is_again`: they may think otherwise so far.
-    pub(super) fn tell_preference(&self, driver: &Driver, path: u16, is_again: bool) {
+    pub(super) fn send_preference(&self, driver: &Driver, path: u16, is_again: bool) {
         let mut attached = driver.networks.attached.iter();
         let of_path = attached.find(|(id, _)| driver.machine.path(**id) == Some(path));
         let (Some((_, attached)), Some(session)) = (of_path, driver.machine.session()) else {

@@ -60,7 +60,7 @@ impl Client {
     }
 
     /// Tells the hub by what it places packets.
-    pub(super) fn tell_schedulers(&self, driver: &Driver) {
+    pub(super) fn send_schedulers(&self, driver: &Driver) {
         for (class, scheduler) in self.schedulers() {
             driver.tell(Message::SetScheduler { class, scheduler });
         }

@@ -406,7 +406,7 @@ impl Client {
         let Some(second) = &mut self.second else { return };
         second.driver.install(connected);
         let Some(second) = &self.second else { return };
-        self.tell_settings(&second.driver);
+        self.send_settings(&second.driver);
     }
 
     fn on_second_failed(&mut self, error: &ConnectError) {

@@ -128,7 +128,7 @@ impl Client {
         let welcome = self.driver.install(connected);
         let (key, address) = (self.hubs.current().hub_key, self.driver.networks.hub(network));
         self.hubs.handle_let_in(&self.options.dir, key, address)?;
-        self.tell_settings(&self.driver);
+        self.send_settings(&self.driver);
         self.tunnel.apply(&welcome, &self.config).await?;
         self.see_to_gateway();
         for attached in self.driver.networks.attached.values() {
