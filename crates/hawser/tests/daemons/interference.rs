@@ -134,8 +134,13 @@ fn interference(object: &Written, kind: u64) -> (String, String) {
     match object {
         Written::Rule(family, priority) => {
             let delete = format!("ip {family} rule del pref {priority}");
-            let add = |at: u32| format!("ip {family} rule add pref {at} lookup main");
-            let back = |at: u32| format!("ip {family} rule del pref {at} lookup main");
+            // Without a protocol of its own, taking it back could delete a rule of Hawser that
+            // leads to `main` with the same priority: what `ip` is not told matches everything.
+            let foreign = |action: &str, at: u32| {
+                format!("ip {family} rule {action} pref {at} lookup main protocol 99")
+            };
+            let add = |at: u32| foreign("add", at);
+            let back = |at: u32| foreign("del", at);
             match kind {
                 0 => (delete, none),
                 1 => (format!("{delete}; {}", add(*priority)), back(*priority)),
