@@ -1,0 +1,138 @@
+//! What the machines of a session are told, and what is kept of them.
+
+use super::Seeds;
+use hawser_wire::control::{CloseReason, Message};
+use hawser_wire::data::Class;
+
+/// Paths that come and go, as both sides say it.
+pub(super) fn session() -> Seeds {
+    let open = |path, receive_index| Message::PathOpen { path, receive_index };
+    let opened = |path, receive_index| Message::PathOpened { path, receive_index };
+    let stream = |messages: &[Message]| {
+        let mut stream = Vec::new();
+        let mut one = Vec::new();
+        for message in messages {
+            one.clear();
+            message.emit(&mut one);
+            stream.extend_from_slice(&one);
+        }
+        stream
+    };
+    let client = [
+        open(0, 7),
+        open(0, 7),
+        open(3, 8),
+        Message::Cap { path: 3, rate_bps: 1 },
+        Message::SetScheduler {
+            class: Class::Bulk,
+            scheduler: "redundant".to_owned(),
+        },
+        Message::PathClose { path: 0 },
+        open(0, 9),
+        Message::Ping(4),
+        Message::Close(CloseReason::Shutdown),
+    ];
+    let hub = [
+        opened(0, 7),
+        opened(1, 8),
+        opened(1, 9),
+        Message::Ping(1),
+        Message::Pong(0),
+        Message::RekeyWanted,
+        Message::PathClose { path: 1 },
+        Message::Close(CloseReason::Replaced),
+    ];
+    vec![("client", stream(&client)), ("hub", stream(&hub))]
+}
+
+/// A checkpoint of each half.
+pub(super) fn checkpoint() -> Seeds {
+    let sending = r#"{"paths":[{"id":1,"next_packet_number":900,"sent":9000,"delivered":8000,"reported_packets":800,
+"is_active":true,"outer_mtu":1500,"round_trip_us":20000,"rate_bps":1000000}],"schedulers":["min-rtt"],
+"peer_takes_parity":true,"places":[[5,0],[7,1]],"flows":[{"number":1,"protocol":6,"source":"10.0.0.1:1",
+"destination":"10.0.0.2:2","class":0,"unordered":false,"sent":77}]}"#;
+    let receiving = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":3,
+"received":[[3,20],[30,11]]}]}"#;
+    let floor = r#"{"paths":[{"id":1,"epoch":2,"highest":40,"packets":30,"bytes":900,"ce":0,"floor":1000,"received":[]}]}"#;
+    vec![
+        ("sending", sending.into()),
+        ("receiving", receiving.into()),
+        ("floor", floor.into()),
+    ]
+}
+
+/// Steps of two ends, each of four bytes: `laboratory/fuzz/src/ends.rs` says what they mean.
+pub(super) fn ends() -> Seeds {
+    const CALLED: u8 = 0x80;
+    let deliver = |at: u8| [at | 1, 255, 0, 0];
+    let wait = [7, 100, 0, 0];
+    let turn = |at: u8| [deliver(at), wait, deliver(at ^ CALLED), wait].concat();
+    let proven = turn(CALLED).repeat(3);
+    let offer = |at: u8, udp: u8, flow: u8, len: u8| vec![at, 0x30 | udp, flow, len];
+    let download = [offer(CALLED, 0, 1, 80), turn(0)].concat();
+    let lossy = [
+        offer(CALLED, 0, 1, 80),
+        vec![4, 1, 0, 0, 2, 2, 0, 0, 3, 0, 0, 0],
+        turn(0),
+        wait.repeat(4),
+        turn(CALLED),
+    ]
+    .concat();
+    let call = [offer(0, 1, 2, 10), vec![CALLED | 4, 2, 0, 0], turn(CALLED)].concat();
+    // Of each kind, 30 bytes behind its header, on path 0 towards the calling end.
+    let forged = (0..5).flat_map(|kind| {
+        let header = [kind, 0x20, 0, 1, 0, 0, 0, 2, 0, 0, 0, 9];
+        [&[6, 0, 0, 30][..], &header, &[1; 30], &turn(0)].concat()
+    });
+    let restarts = [
+        proven.clone(),
+        download.repeat(2),
+        vec![CALLED | 13, 255, 0, 1],
+        download.repeat(2),
+        vec![13, 4, 0, 9],
+        turn(CALLED),
+        download.clone(),
+    ];
+    // Checkpoints that say of bytes that no path carries: sent, and received.
+    let overflows = [
+        vec![13, 0, 0, 0],
+        turn(CALLED),
+        vec![CALLED | 13, 8, 0, 0],
+        turn(CALLED),
+    ];
+    let paths = [
+        proven.clone(),
+        download.clone(),
+        vec![10, 0, 0, 0],
+        turn(CALLED),
+        vec![11, 0, 0, 0],
+        lossy.clone(),
+        vec![CALLED | 12, 0, 1, 0, 9, 3, 0, 0],
+        download.clone(),
+        vec![15, 0, 0, 0, 8, 200, 0, 0],
+    ];
+    let schedulers = (0..11).flat_map(|name| [vec![CALLED | 14, name, 0, 0], download.clone()].concat());
+    vec![
+        ("download", [proven.clone(), download.repeat(6)].concat()),
+        ("lossy", [proven.clone(), lossy.repeat(5)].concat()),
+        ("call", [proven.clone(), call.repeat(12)].concat()),
+        (
+            "forged",
+            [proven.clone(), download.clone(), forged.collect()].concat(),
+        ),
+        (
+            "altered",
+            [
+                proven.clone(),
+                download.clone(),
+                vec![CALLED | 5, 0, 20, 255],
+                turn(CALLED),
+            ]
+            .concat(),
+        ),
+        ("restarts", restarts.concat()),
+        ("overflows", [proven.clone(), overflows.concat()].concat()),
+        ("paths", paths.concat()),
+        ("schedulers", [proven, schedulers.collect()].concat()),
+    ]
+}

@@ -1,0 +1,436 @@
+//! Desired state: what the products need in the kernel, as one value.
+//!
+//! Every change that [`System`](crate::system::System) makes is recorded here, and what is undone
+//! is removed first. [`difference`](difference::difference) compares the value with what the kernel
+//! holds, [`Reconciler`](reconciler::Reconciler) decides which differences are repaired when, and
+//! `system/keeper.rs` connects both with netlink, nftables and time. Nothing here does I/O.
+//!
+//! ```text
+//!   mutators of System --> Desired --+
+//!                                    +--> difference --> Reconciler --> repairs --> kernel
+//!   kernel --> Observed -------------+                       ^                        |
+//!                                                            +---- notifications -----+
+//! ```
+//!
+//! Some state cannot be described by a value. Its owner refills it:
+//!
+//! - elements of sets with timeouts (direct mode): `hawser-direct` (`naming.rs`, `faster.rs`), when
+//!   [`System::reinstalled`](crate::system::System::reinstalled) counts up;
+//! - connection tracking entries: the kernel; they survive a reinstalled table, and flows that
+//!   began meanwhile begin again;
+//! - eBPF programs and maps: `bpf/`; the process holds them open, and they end with it only;
+//! - MPTCP endpoints and limits: `products/direct/src/multipath.rs`, on each change of the networks;
+//! - resolvers: `products/direct/src/naming.rs` and `products/client/src/tunnel.rs`, on each new
+//!   address of the tunnel;
+//! - leased addresses and their default routes: `system/host/src/dhcp`, on each renewal;
+//! - ports of a bridge: `hawser-repeater`, when the interface is made again; flows of Open vSwitch:
+//!   `products/direct/src/switch.rs`, once a second;
+//! - routes of a hub to subnets of clients: `products/hub/src/reach.rs`, on each change of clients;
+//! - queueing disciplines: the products set none.
+
+pub(crate) mod capture;
+pub(crate) mod difference;
+pub(crate) mod elsewhere;
+pub(crate) mod near;
+pub(crate) mod reconciler;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::IpAddr;
+
+use hawser_units::Net;
+
+pub use near::NearPolicy;
+
+/// Name of a kernel object, which has at most one desired value.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Object {
+    /// A table of the `inet` family in nftables, by name.
+    Table(String),
+    /// A setting, by its path below `/proc/sys`.
+    Setting(String),
+    /// An interface, by name: it is up.
+    Link(String),
+    /// An address of an interface.
+    Address(String, IpAddr),
+    /// A route.
+    Route(RouteKey),
+    /// A routing rule. Its priority is the one before the rules were moved.
+    Rule(Rule),
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Table(name) => write!(f, "nftables table inet {name}"),
+            Self::Setting(key) => write!(f, "setting {}", key.replace('/', ".")),
+            Self::Link(name) => write!(f, "interface {name}"),
+            Self::Address(name, address) => write!(f, "address {address} of {name}"),
+            Self::Route(key) => write!(f, "route to {} in table {}", key.to, key.table),
+            Self::Rule(rule) => {
+                let family = if rule.ipv6 { "IPv6" } else { "IPv4" };
+                write!(
+                    f,
+                    "{family} routing rule {} to table {}",
+                    rule.priority, rule.table
+                )
+            }
+        }
+    }
+}
+
+/// What distinguishes the routes of a machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct RouteKey {
+    /// Its routing table.
+    pub(crate) table: u32,
+    /// Its destination.
+    pub(crate) to: Net,
+    /// Its metric: the lowest is used.
+    pub(crate) metric: u32,
+}
+
+/// Where a route sends packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Hop {
+    /// The kernel's number of the type of route.
+    pub(crate) kind: u8,
+    /// The interface by index, of unicast routes.
+    pub(crate) device: Option<u32>,
+    /// The router; `None` where the destination is on the link.
+    pub(crate) gateway: Option<IpAddr>,
+    /// The source address of sockets that choose none.
+    pub(crate) source: Option<IpAddr>,
+}
+
+impl Hop {
+    /// Returns whether packets leave by an interface.
+    pub(crate) fn is_unicast(&self) -> bool {
+        self.kind == UNICAST
+    }
+}
+
+/// A routing rule that looks a table up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rule {
+    /// For IPv6, otherwise IPv4.
+    pub(crate) ipv6: bool,
+    /// Rules of lower numbers are asked first.
+    pub(crate) priority: u32,
+    /// The table.
+    pub(crate) table: u32,
+    /// Mark and mask of the packets.
+    pub(crate) mark: Option<(u32, u32)>,
+    /// For all packets but those with the mark.
+    pub(crate) is_inverted: bool,
+    /// Source address of the packets.
+    pub(crate) source: Option<IpAddr>,
+    /// Protocol, source port and destination port of the packets.
+    pub(crate) ports: Option<(u8, u16, u16)>,
+    /// Routes of this prefix length and of shorter ones do not count.
+    pub(crate) suppress: Option<u32>,
+}
+
+impl Rule {
+    /// The rule of a family that sends all packets to a table.
+    pub(crate) fn new(ipv6: bool, priority: u32, table: u32) -> Self {
+        Self {
+            ipv6,
+            priority,
+            table,
+            mark: None,
+            is_inverted: false,
+            source: None,
+            ports: None,
+            suppress: None,
+        }
+    }
+
+    /// The same rule at another priority.
+    pub(crate) fn at(self, priority: u32) -> Self {
+        Self { priority, ..self }
+    }
+}
+
+/// Desired value of a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// Exactly this.
+    Is(String),
+    /// Reverse path filtering of an interface (RFC 3704) is not strict. The larger of its own value
+    /// and that of all interfaces counts; 1 is strict.
+    NotStrict,
+}
+
+/// Desired value of an object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A table: what stands between its braces, and what the kernel printed of it right after it
+    /// was installed (empty: unknown).
+    Table { body: String, printed: String },
+    /// A setting.
+    Setting(Setting),
+    /// An interface that is up.
+    Up,
+    /// Prefix length of an address.
+    Prefix(u8),
+    /// Where a route leads.
+    Route(Hop),
+    /// A rule is its own value.
+    Rule,
+}
+
+/// Everything that the products of this process need in the kernel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Desired {
+    objects: BTreeMap<Object, Wanted>,
+    /// Tables of routes that nobody else may write to.
+    owned: BTreeSet<u32>,
+    /// Which routes of the main table stay outside the tunnel.
+    near: Option<NearPolicy>,
+    /// Tables whose routes let traffic out of the tunnel, or keep it in, when they are wrong.
+    guarded: BTreeSet<u32>,
+    /// By how much the rules stand before their own priorities, because of rules of others.
+    shift: u32,
+}
+
+impl Desired {
+    /// Records the value of an object.
+    pub(crate) fn want(&mut self, object: Object, wanted: Wanted) {
+        if let Object::Route(key) = &object
+            && is_own_table(key.table)
+        {
+            self.owned.insert(key.table);
+        }
+        self.objects.insert(object, wanted);
+    }
+
+    /// Records that an object is no longer needed.
+    pub(crate) fn forget(&mut self, object: &Object) {
+        self.objects.remove(object);
+    }
+
+    /// Records that nothing is needed any more. Rules stay where they were moved to.
+    pub(crate) fn clear(&mut self) {
+        *self = Self {
+            shift: self.shift,
+            ..Self::default()
+        };
+    }
+
+    /// Records that only what `is_kept` is still needed.
+    pub(crate) fn retain(&mut self, mut is_kept: impl FnMut(&Object) -> bool) {
+        self.objects.retain(|object, _| is_kept(object));
+    }
+
+    /// Records that only those routes are still needed that `is_kept`.
+    pub(crate) fn retain_routes(&mut self, is_kept: impl Fn(&RouteKey, &Hop) -> bool) {
+        self.objects.retain(|object, wanted| match (object, wanted) {
+            (Object::Route(key), Wanted::Route(hop)) => is_kept(key, hop),
+            _ => true,
+        });
+    }
+
+    /// Records that a table of routes belongs to this process alone, even while it is empty.
+    pub(crate) fn own(&mut self, table: u32, is_guarded: bool) {
+        self.owned.insert(table);
+        if is_guarded {
+            self.guarded.insert(table);
+        }
+    }
+
+    /// Gives a table of routes up.
+    pub(crate) fn disown(&mut self, table: u32) {
+        self.owned.remove(&table);
+        self.guarded.remove(&table);
+        self.objects
+            .retain(|object, _| !matches!(object, Object::Route(key) if key.table == table));
+    }
+
+    /// Sets which routes of the main table stay outside the tunnel; `None`: the main table is
+    /// asked itself.
+    pub(crate) fn set_near(&mut self, policy: Option<NearPolicy>) {
+        if policy.is_some() {
+            self.own(NEAR_TABLE, true);
+            self.own(UPLINK_TABLE, false);
+        } else {
+            self.disown(NEAR_TABLE);
+            self.disown(UPLINK_TABLE);
+        }
+        self.near = policy;
+    }
+
+    pub(crate) fn near(&self) -> Option<&NearPolicy> {
+        self.near.as_ref()
+    }
+
+    /// The value of an object.
+    pub(crate) fn value(&self, object: &Object) -> Option<&Wanted> {
+        self.objects.get(object)
+    }
+
+    /// All objects, in their order.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (&Object, &Wanted)> {
+        self.objects.iter()
+    }
+
+    /// Whether the object keeps traffic in: it is repaired first and however often it is broken.
+    pub(crate) fn is_guard(&self, object: &Object) -> bool {
+        match object {
+            Object::Table(_) | Object::Rule(_) => true,
+            Object::Route(key) => self.guarded.contains(&key.table),
+            Object::Setting(_) | Object::Link(_) | Object::Address(..) => false,
+        }
+    }
+
+    /// Returns whether nobody else may write to that table of routes.
+    pub(crate) fn owns(&self, table: u32) -> bool {
+        self.owned.contains(&table)
+    }
+
+    /// Where a rule stands now.
+    pub(crate) fn place(&self, rule: Rule) -> Rule {
+        rule.at(rule.priority.saturating_sub(self.shift))
+    }
+
+    /// Moves all rules before the priority of another program's rule. Returns whether there is
+    /// room.
+    pub(crate) fn move_before(&mut self, priority: u32) -> bool {
+        if !has_room_before(priority) {
+            return false;
+        }
+        self.shift = self.shift.max(FIRST_PRIORITY - (priority - SPAN));
+        true
+    }
+
+    /// The tables of nftables, by name.
+    pub(crate) fn tables(&self) -> impl Iterator<Item = &str> {
+        self.objects.keys().filter_map(|object| {
+            if let Object::Table(name) = object {
+                Some(name.as_str())
+            } else {
+                None
+            }
+        })
+    }
+
+    /// The settings that are to be read.
+    pub(crate) fn settings(&self) -> BTreeSet<String> {
+        let mut keys = BTreeSet::new();
+        for (object, wanted) in &self.objects {
+            if let Object::Setting(key) = object {
+                keys.insert(key.clone());
+                if *wanted == Wanted::Setting(Setting::NotStrict) {
+                    keys.insert(STRICT_FOR_ALL.to_owned());
+                }
+            }
+        }
+        keys
+    }
+}
+
+/// Returns whether all rules fit between the kernel's first rule and that priority.
+pub(crate) fn has_room_before(priority: u32) -> bool {
+    priority > SPAN
+}
+
+/// What the kernel holds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Observed {
+    /// What it prints of each table that was asked for; `None`: it could not be asked.
+    pub(crate) tables: Option<BTreeMap<String, String>>,
+    /// Settings by their path.
+    pub(crate) settings: BTreeMap<String, String>,
+    /// Interfaces by index.
+    pub(crate) links: BTreeMap<u32, ObservedLink>,
+    /// Index, address and prefix length.
+    pub(crate) addresses: BTreeSet<(u32, IpAddr, u8)>,
+    /// All routes.
+    pub(crate) routes: Vec<ObservedRoute>,
+    /// All rules, in the order in which they are asked.
+    pub(crate) rules: Vec<ObservedRule>,
+}
+
+impl Observed {
+    pub(crate) fn index(&self, name: &str) -> Option<u32> {
+        let mut links = self.links.iter();
+        links.find(|(_, link)| link.name == name).map(|(index, _)| *index)
+    }
+
+    pub(crate) fn is_up(&self, index: u32) -> bool {
+        self.links.get(&index).is_some_and(|link| link.is_up)
+    }
+
+    pub(crate) fn name(&self, index: Option<u32>) -> &str {
+        let link = index.and_then(|index| self.links.get(&index));
+        link.map_or("no interface", |link| &link.name)
+    }
+}
+
+/// An interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedLink {
+    pub(crate) name: String,
+    pub(crate) is_up: bool,
+    /// Whether it has no neighbours, as the interfaces of other VPNs have none.
+    pub(crate) is_tunnel: bool,
+}
+
+/// A route, and the number by which the shell finds its message again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedRoute {
+    pub(crate) id: usize,
+    pub(crate) key: RouteKey,
+    pub(crate) hop: Hop,
+    /// Who added it, by the kernel's number.
+    pub(crate) protocol: u8,
+    /// Whether it leads to several routers, or has properties that [`Hop`] does not hold.
+    pub(crate) is_complex: bool,
+}
+
+/// A rule, and the number by which the shell finds its message again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedRule {
+    pub(crate) id: usize,
+    pub(crate) rule: Rule,
+    /// Whether it looks a table up.
+    pub(crate) is_lookup: bool,
+    /// Whether it has conditions that [`Rule`] does not hold.
+    pub(crate) is_selective: bool,
+    /// Whether Hawser has added it.
+    pub(crate) is_ours: bool,
+}
+
+/// Returns whether only Hawser uses a table of routes of that number.
+fn is_own_table(table: u32) -> bool {
+    (KILL_TABLE..=LAST_TABLE).contains(&table)
+}
+
+/// Protocol number by which rules, routes and addresses of Hawser are known: "H", a number that
+/// nobody else has (`/etc/iproute2/rt_protos`).
+pub(crate) const OWN_PROTOCOL: u8 = 72;
+/// The kernel's number of unicast routes (`RTN_UNICAST`).
+pub(crate) const UNICAST: u8 = 1;
+/// The kernel's number of its main table of routes (`RT_TABLE_MAIN`).
+pub(crate) const MAIN_TABLE: u32 = 254;
+/// The kernel's number of its table of own addresses (`RT_TABLE_LOCAL`).
+pub(crate) const LOCAL_TABLE: u32 = 255;
+/// The routing table of the tunnel: "HW" as a number.
+pub(crate) const TUNNEL_TABLE: u32 = 18_519;
+/// The table of routes that stay outside the tunnel.
+pub(crate) const NEAR_TABLE: u32 = TUNNEL_TABLE - 1;
+/// Table of default routes that outer packets ask first, where uplinks have theirs elsewhere.
+/// Source: the number after the tunnel's.
+pub(crate) const UPLINK_TABLE: u32 = TUNNEL_TABLE + 1;
+/// The table of the kill switch, in which nothing leads out.
+pub(crate) const KILL_TABLE: u32 = TUNNEL_TABLE - 2;
+/// Tables of networks lie between the tunnel's and this one.
+const LAST_TABLE: u32 = 18_900;
+/// Priority of the first rule; the others follow it.
+pub(crate) const FIRST_PRIORITY: u32 = 18_515;
+/// How many priorities the rules take, from [`FIRST_PRIORITY`] on.
+pub(crate) const SPAN: u32 = 8;
+/// Reverse path filtering for all interfaces.
+pub(crate) const STRICT_FOR_ALL: &str = "net/ipv4/conf/all/rp_filter";
