@@ -19,7 +19,7 @@
 //! - connection tracking entries: the kernel; they survive a reinstalled table, and flows that
 //!   began meanwhile begin again;
 //! - eBPF programs and maps: `bpf/`; the process holds them open, and they end with it only;
-//! - MPTCP endpoints and limits: `products/direct/src/multipath.rs`, on each change of the networks;
+//! - MPTCP endpoints and limits: `products/direct/src/multipath.rs`, on each change of networks;
 //! - resolvers: `products/direct/src/naming.rs` and `products/client/src/tunnel.rs`, on each new
 //!   address of the tunnel;
 //! - leased addresses and their default routes: `system/host/src/dhcp`, on each renewal;
