@@ -7,6 +7,7 @@
 
 mod net;
 mod private;
+mod random;
 mod rate;
 mod service;
 mod time;
@@ -14,6 +15,7 @@ mod time;
 pub use core::time::Duration;
 pub use net::Net;
 pub use private::{PRIVATE4, PRIVATE6, is_private};
+pub use random::Random;
 pub use rate::{MeasuredRate, PredictedRate, Rate};
 pub use service::Service;
 pub use time::Instant;

@@ -4,6 +4,7 @@
 //! panic.
 #![forbid(unsafe_code)]
 
+pub mod air;
 pub mod airtime;
 pub mod compression;
 pub mod control;

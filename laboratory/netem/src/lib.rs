@@ -19,7 +19,6 @@ mod loss;
 mod middlebox;
 mod nat;
 pub mod oracle;
-mod random;
 pub mod report;
 pub mod scenario;
 mod trace;
@@ -27,6 +26,7 @@ pub mod video;
 
 pub use capacity::Capacity;
 pub use frame_size::FRAME_OVERHEAD;
+pub use hawser_units::Random;
 pub use link::{Change, Counters, Jitter, Link, LinkConfig, QueueBound, State};
 pub use loss::{Loss, LossProcess};
 pub use middlebox::{
@@ -34,5 +34,4 @@ pub use middlebox::{
     Protocol, Verdict,
 };
 pub use nat::{Nat, NatConfig};
-pub use random::Random;
 pub use trace::{Trace, TraceError};

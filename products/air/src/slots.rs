@@ -31,7 +31,6 @@ use hawser_linux::system::System;
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_linux::wireless::air::{AirSocket, EthernetTap};
 use hawser_linux::wireless::cards::Wireless;
-use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{Radiotap, Writer};
 use hawser_radio::juggler::sequence::{Duplicates, SequenceNumbers};
 use hawser_radio::juggler::tuning::Tuning;
@@ -40,6 +39,7 @@ use hawser_radio::juggler::{
 };
 use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
+use hawser_wire::air::{Frame, Outgoing, StationId};
 
 use frames::SILENT;
 use packets::{Packet, Packets};

@@ -1,6 +1,6 @@
 //! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system,
-//! dependencies point down only, the program `hawser` is built without the laboratory, and unsafe
-//! code is in one crate. The wasm32 build in `scripts/test` checks the purity from another side.
+//! dependencies point down only, by level and by folder, the program `hawser` is built without the
+//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks the purity from another side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ const LEVELS: [(&str, u8); 26] = [
 
 /// The crates of this workspace that the program `hawser` is made of: no simulator, no emulated
 /// networks, no experiments.
-const PRODUCT: [&str; 20] = [
+const PRODUCT: [&str; 19] = [
     "hawser",
     "hawser-air",
     "hawser-client",
@@ -51,7 +51,6 @@ const PRODUCT: [&str; 20] = [
     "hawser-host",
     "hawser-hub",
     "hawser-linux",
-    "hawser-netem",
     "hawser-pool",
     "hawser-proto",
     "hawser-radio",
@@ -61,6 +60,15 @@ const PRODUCT: [&str; 20] = [
     "hawser-terminal",
     "hawser-units",
     "hawser-wire",
+];
+
+/// The folders of crates, each with those that its crates may depend on (at run time).
+const FOLDERS: [(&str, &[&str]); 5] = [
+    ("core", &["core"]),
+    ("system", &["core", "system"]),
+    ("products", &["core", "system"]),
+    ("program", &["core", "system", "products"]),
+    ("laboratory", &["core", "system", "products", "laboratory"]),
 ];
 
 /// The products. None depends on another: a program puts them together.
@@ -89,10 +97,6 @@ const LABORATORY_ONLY: [&str; 2] = ["indicatif", "parquet"];
 
 /// The only crate with unsafe code.
 const UNSAFE: &str = "hawser-linux";
-
-/// Who else may depend on a crate of its own level: the radio's machines speak in the frames of the
-/// medium.
-const BESIDE: [(&str, &str); 1] = [("hawser-radio", "hawser-netem")];
 
 /// What levels 0 and 1 may depend on besides each other: derive macros, parsers of text, and an
 /// erasure code.
@@ -171,9 +175,7 @@ fn level(name: &str) -> Option<u8> {
 fn may_stand_beside(name: &str, dependency: &str) -> bool {
     let shared = SHARED.iter().find(|(shared, _)| *shared == name);
     let is_shared = SHARED.iter().any(|(shared, _)| *shared == dependency);
-    BESIDE.contains(&(name, dependency))
-        || (PRODUCTS.contains(&name) && is_shared)
-        || shared.is_some_and(|(_, below)| below.contains(&dependency))
+    (PRODUCTS.contains(&name) && is_shared) || shared.is_some_and(|(_, below)| below.contains(&dependency))
 }
 
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
@@ -219,6 +221,32 @@ fn dependencies_point_down() {
                     || (level(&name) == Some(0) && dependency == "hawser-units")
                     || may_stand_beside(&name, dependency),
                 "{name} may not depend on {dependency}"
+            );
+        }
+    }
+}
+
+#[test]
+fn folders_depend_on_those_below_them() {
+    let crates = crates();
+    let folder = |name: &str| {
+        let (directory, _) = &crates[name];
+        let folder = directory.parent().and_then(Path::file_name);
+        folder
+            .expect("a crate lies in a folder")
+            .to_str()
+            .expect("a name")
+            .to_owned()
+    };
+    for (name, (_, dependencies)) in &crates {
+        let own = folder(name);
+        let allowed = FOLDERS.iter().find(|(folder, _)| *folder == own);
+        let (_, allowed) = allowed.unwrap_or_else(|| panic!("{name} lies in {own}: give it a folder"));
+        for dependency in dependencies.iter().filter(|name| name.starts_with("hawser")) {
+            let other = folder(dependency);
+            assert!(
+                allowed.contains(&other.as_str()),
+                "{name} in {own}/ may not depend on {dependency} in {other}/"
             );
         }
     }

@@ -34,7 +34,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
-use hawser_netem::Random;
+use hawser_units::Random;
 use hawser_units::{Duration, Instant};
 use hawser_wire::airtime::Airtime as Shared;
 

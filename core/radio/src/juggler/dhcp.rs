@@ -14,7 +14,7 @@
 
 use std::collections::BTreeMap;
 
-use hawser_netem::Random;
+use hawser_units::Random;
 use hawser_units::{Duration, Instant};
 
 use super::network::IpConfig;

@@ -1,9 +1,9 @@
 //! What comes back from the radio: frames that it heard, frames that it is done with, frames that
 //! were taken back.
 
-use hawser_netem::air::phy::DATA_OVERHEAD;
-use hawser_netem::air::{Beacon, Frame, StationId};
 use hawser_units::Instant;
+use hawser_wire::air::phy::DATA_OVERHEAD;
+use hawser_wire::air::{Beacon, Frame, StationId};
 
 use super::{Event, Juggler, NetworkId, Phase, State};
 

@@ -15,8 +15,8 @@
 
 use std::collections::BTreeMap;
 
-use hawser_netem::air::StationId;
 use hawser_units::{Duration, Instant};
+use hawser_wire::air::StationId;
 
 use super::network::{IpConfig, NetworkConfig, NetworkId};
 use super::{Event, Juggler};

@@ -42,9 +42,9 @@ pub mod tuning;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hawser_netem::air::phy::DATA_OVERHEAD;
-use hawser_netem::air::{Frame, Outgoing, StationId};
 use hawser_units::{Duration, Instant};
+use hawser_wire::air::phy::DATA_OVERHEAD;
+use hawser_wire::air::{Frame, Outgoing, StationId};
 
 use crate::stations::Bssid;
 

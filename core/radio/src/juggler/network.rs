@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use hawser_netem::air::StationId;
 use hawser_units::Instant;
+use hawser_wire::air::StationId;
 
 /// Names a virtual network of one radio. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

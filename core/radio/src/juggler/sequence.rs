@@ -109,9 +109,9 @@ const RETRY: u8 = 0x08;
 mod tests {
     use std::collections::BTreeMap;
 
-    use hawser_netem::air::phy::{PhyRate, Standard};
     use hawser_netem::air::{FrameMedium, MediumConfig, MediumEvent, Signal, StackFrame, StationConfig};
     use hawser_units::Instant;
+    use hawser_wire::air::phy::{PhyRate, Standard};
 
     use super::*;
     use crate::juggler::bytes::{Heard, Writer, parse};

@@ -1,8 +1,8 @@
 //! What happens at the end of a slot and at the beginning of the next: farewell, retuning, joining
 //! or waking.
 
-use hawser_netem::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId};
 use hawser_units::Instant;
+use hawser_wire::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId};
 
 use super::{Event, Juggler, Mode, NetworkId, Phase, State, Wake};
 

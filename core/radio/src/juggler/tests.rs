@@ -1,6 +1,6 @@
 //! Behaviours, every transition, and random operations on a radio that loses frames.
 
-use hawser_netem::air::Beacon;
+use hawser_wire::air::Beacon;
 use proptest::prelude::*;
 
 use super::*;

@@ -25,8 +25,8 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use beacon::Security;
-pub use hawser_netem::air::channel::{frequency, number as channel};
 use hawser_units::{Duration, Instant};
+pub use hawser_wire::air::channel::{frequency, number as channel};
 
 /// The address of an access point's network (BSSID).
 pub type Bssid = [u8; 6];

@@ -17,10 +17,11 @@ use std::sync::Arc;
 
 use hawser_units::{Duration, Instant};
 
-use super::medium::{Air, AirEvent, Outgoing};
-use super::on_air::{Reception, StationConfig, StationId};
+use super::medium::{Air, AirEvent};
+use super::on_air::{Reception, StationConfig};
 use super::phy::PhyRate;
 use super::signal::{FrameLoss, Signal};
+use super::{Outgoing, StationId};
 
 /// An address of the link layer.
 pub type Address = [u8; 6];

@@ -24,10 +24,11 @@ use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant};
 
-use super::on_air::{Reception, StationConfig, StationId};
+use super::on_air::{Reception, StationConfig};
 use super::phy::{ACK_LEN, BLOCK_ACK_LEN, PhyRate};
 use super::signal::{Signal, SignalProcess};
 use super::station::{Exchange, Queued, Station};
+use super::{Outgoing, StationId};
 use crate::Random;
 
 mod exchange;
@@ -48,19 +49,6 @@ pub enum Kind {
     Rts,
     /// Leave to send it.
     Cts,
-}
-
-/// A frame to send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing<B> {
-    /// To whom; `None` to everybody.
-    pub to: Option<StationId>,
-    /// What it carries.
-    pub body: B,
-    /// Bytes on the air, MAC header and check sequence included.
-    pub len: u32,
-    /// Whether it goes before all that have not been tried yet, and in spite of a full queue.
-    pub urgent: bool,
 }
 
 /// What the medium tells.

@@ -9,21 +9,19 @@
 //! `medium/tests.rs` for behaviours.
 
 mod access_point;
-pub mod channel;
 mod frame_medium;
 mod medium;
 mod on_air;
-pub mod phy;
 mod rate_control;
 mod signal;
 mod station;
 
-pub use access_point::{
-    AccessPoint, AccessPointConfig, AccessPointCounters, BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN,
-    PS_POLL_LEN,
-};
+pub use access_point::{AccessPoint, AccessPointConfig, AccessPointCounters};
 pub use frame_medium::{Address, FrameMedium, MediumConfig, MediumEvent, StackFrame, Stranger};
-pub use medium::{Air, AirEvent, Kind, Outgoing, Transmitted};
-pub use on_air::{Reception, StationConfig, StationId};
+pub use hawser_wire::air::{
+    BEACON_LEN, Beacon, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId, channel, phy,
+};
+pub use medium::{Air, AirEvent, Kind, Transmitted};
+pub use on_air::{Reception, StationConfig};
 pub use rate_control::RateControl;
 pub use signal::{Fading, FrameLoss, Signal, loss_at};

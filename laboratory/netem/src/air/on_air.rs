@@ -1,11 +1,8 @@
 //! Who is on the air, and what they hear.
 
+use super::StationId;
 use super::phy::{PhyRate, Standard};
 use super::rate_control::RateControl;
-
-/// Names a station of one medium.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StationId(pub u16);
 
 /// What a station is like.
 #[derive(Clone, Debug)]

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 use hawser_units::{Duration, Instant};
 
-use super::on_air::{Reception, StationConfig, StationId};
+use super::StationId;
+use super::on_air::{Reception, StationConfig};
 use super::phy::{ACK_LEN, BLOCK_ACK_LEN, PhyRate};
 use super::rate_control::RateControl;
 use crate::Random;

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use hawser_netem::air::{Beacon, Frame, Outgoing, StationId};
 use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort};
 use hawser_radio::stations::frequency;
+use hawser_wire::air::{Beacon, Frame, Outgoing, StationId};
 
 use super::packets::Packet;
 use super::rate::Rate;
