@@ -10,6 +10,7 @@ mod private;
 mod random;
 mod rate;
 mod service;
+pub mod text;
 mod time;
 
 pub use core::time::Duration;

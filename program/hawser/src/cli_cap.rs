@@ -8,8 +8,8 @@ use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 use serde_json::Value;
 
-use crate::Places;
 use crate::amounts::{rate, speed};
+use crate::directories::Directories;
 
 /// Holds a network to a rate in each direction until the daemon ends; connections live on.
 ///
@@ -36,7 +36,7 @@ pub(crate) struct CapArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &CapArgs) -> anyhow::Result<ExitCode> {
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &CapArgs) -> anyhow::Result<ExitCode> {
     if is_nothing {
         bail!("say what it may carry: --up RATE, --down RATE, --none or --default");
     }
-    let answer = ask(&args.places.client_socket(), &request)?;
+    let answer = ask(&args.directories.client_socket(), &request)?;
     if args.json {
         say!("{answer}")?;
     } else {

@@ -17,10 +17,11 @@ use hawser_linux::confine::Duty;
 use hawser_terminal::{refuse, say};
 use serde_json::{Value, json};
 
+use crate::background;
+use crate::directories::{DaemonArgs, Directories, confine};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
 use crate::secrets::{self, Secret};
-use crate::{Places, Which, background, confine};
 
 /// The products that run beside a client.
 const PARTS: client::Parts = client::Parts {
@@ -62,7 +63,7 @@ pub(crate) struct UpArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
     #[command(flatten)]
     logs: LogArgs,
     /// Set by `up` for the daemon that it starts.
@@ -78,7 +79,7 @@ pub(crate) struct DownArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 /// Applies the changed configuration file to the running daemon; flows go on.
@@ -90,7 +91,7 @@ pub(crate) struct ReloadArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
@@ -102,7 +103,7 @@ pub(crate) fn pattern(text: &str) -> Result<Pattern, String> {
 /// is neither an argument, which others can read, nor in the shell's history then.
 fn asked(args: &UpArgs) -> anyhow::Result<Option<Invitation>> {
     let is_person = std::io::stdin().is_terminal() && std::io::stderr().is_terminal();
-    if !is_person || args.direct || args.detached || client::hubs::has_joined(&args.places.dir)? {
+    if !is_person || args.direct || args.detached || client::hubs::has_joined(&args.directories.dir)? {
         return Ok(None);
     }
     eprint!(
@@ -125,14 +126,14 @@ pub(crate) fn up(args: UpArgs) -> anyhow::Result<ExitCode> {
         .map(|given| -> anyhow::Result<Invitation> { Ok(given.read("Invitation")?.parse()?) });
     let given = given.transpose()?;
     // What is wrong with the configuration is said before anything else.
-    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
     let problem = if args.direct {
         config.unfit_for_direct()
     } else {
         config.unfit_for_hub()
     };
     if let Some(problem) = problem {
-        let file = args.places.dir.join("client.toml");
+        let file = args.directories.dir.join("client.toml");
         return Ok(refuse(format_args!("{}: {problem}", file.display())));
     }
     if !hawser_linux::process::is_root() {
@@ -156,16 +157,16 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
     let log = args.logs.start_with(config.log.as_ref())?;
     warn_of_secret(&args);
     let duty = if args.direct { Duty::Direct } else { Duty::Client };
-    let run_dir = args.places.run_dir(Role::Client);
+    let run_dir = args.directories.run_dir(Role::Client);
     let intents = if args.direct {
         None
     } else {
         client::answer_intents()
     };
-    confine(duty, &args.places.dir, &run_dir)?;
+    confine(duty, &args.directories.dir, &run_dir)?;
     let options = ClientOptions {
         run_dir,
-        dir: args.places.dir,
+        dir: args.directories.dir,
         invitation,
         include: args.include,
         exclude: args.exclude,
@@ -181,7 +182,7 @@ fn run(args: UpArgs, invitation: Option<Invitation>, config: &ClientConfig) -> a
 
 /// Starts the daemon and waits until packets flow.
 fn detach(args: &UpArgs, invitation: Option<&Invitation>) -> anyhow::Result<ExitCode> {
-    let run_dir = args.places.run_dir(Role::Client);
+    let run_dir = args.directories.run_dir(Role::Client);
     run_dir::prepare(&run_dir)?;
     if is_alive(&run_dir::socket(&run_dir)) {
         bail!("hawser already runs: `hawser status` shows it, `hawser down` ends it");
@@ -208,7 +209,7 @@ fn arguments(args: &UpArgs, invitation: Option<&Invitation>, run_dir: &Path) -> 
         .map(Into::into)
         .to_vec();
     all.extend([
-        args.places.dir.clone().into(),
+        args.directories.dir.clone().into(),
         "--run-dir".into(),
         run_dir.to_owned().into(),
     ]);
@@ -251,12 +252,12 @@ fn report_up(status: &Value, as_json: bool) -> anyhow::Result<()> {
 }
 
 pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
-    let place = args.which.run_dir();
+    let place = args.daemon.run_dir();
     run_dir::check(&place)?;
     let socket = run_dir::socket(&place);
     let message = if let Some(message) = background::end(&place)? {
         message
-    } else if args.which.socket()? != socket {
+    } else if args.daemon.socket()? != socket {
         "no client runs here; `hawser down --hub` takes the hub down, `hawser down --repeat` the repeater"
     } else {
         "was not running"
@@ -270,7 +271,7 @@ pub(crate) fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn reload(args: &ReloadArgs) -> anyhow::Result<ExitCode> {
-    let answer = ask(&args.which.socket()?, &Request::Reload)?;
+    let answer = ask(&args.daemon.socket()?, &Request::Reload)?;
     if args.json {
         say!("{answer}")?;
         return Ok(ExitCode::SUCCESS);

@@ -7,7 +7,7 @@ use hawser_config::identity::random;
 use hawser_host::dashboard;
 use hawser_terminal::say;
 
-use crate::Which;
+use crate::directories::DaemonArgs;
 use crate::runtime::runtime;
 
 /// Shows the daemon in a browser: networks, rates over time, flows and why each goes where it goes.
@@ -22,17 +22,17 @@ pub(crate) struct DashboardArgs {
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:9468")]
     listen: SocketAddr,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn run(args: &DashboardArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     runtime()?.block_on(async {
         let token: [u8; 16] = random();
         let token: String = token.iter().map(|byte| format!("{byte:02x}")).collect();
         let served = dashboard::Served {
             socket,
-            dir: args.which.places.dir.clone(),
+            dir: args.daemon.directories.dir.clone(),
             token: token.clone(),
         };
         let at = dashboard::serve(args.listen, served).await?;

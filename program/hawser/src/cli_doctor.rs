@@ -8,7 +8,7 @@ use hawser_host::finding::Finding;
 use hawser_terminal::say;
 use serde_json::json;
 
-use crate::Places;
+use crate::directories::Directories;
 use crate::runtime::runtime;
 
 /// Says for each network what works on the way to the hub, and what to do about the rest.
@@ -24,14 +24,14 @@ pub(crate) struct DoctorArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     if !hawser_linux::process::is_root() {
         bail!("needs root to try each network by itself: sudo hawser doctor");
     }
-    let mut found = runtime()?.block_on(examine(&args.places.dir, &args.places.client_socket()))?;
+    let mut found = runtime()?.block_on(examine(&args.directories.dir, &args.directories.client_socket()))?;
     found
         .networks
         .retain(|network| args.network.is_empty() || args.network.contains(&network.name));

@@ -8,9 +8,9 @@ use hawser_linux::clock::local_time_at;
 use hawser_terminal::{columns, say};
 use serde_json::Value;
 
-use crate::Places;
 use crate::amounts::rate;
 use crate::cli_status::{list, number};
+use crate::directories::Directories;
 
 /// Shows how each network was over the last hour, day or year: rates, round trips, loss.
 ///
@@ -34,7 +34,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long)]
     csv: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 fn span(text: &str) -> Result<Span, String> {
@@ -44,7 +44,7 @@ fn span(text: &str) -> Result<Span, String> {
 
 pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<ExitCode> {
     let role = if args.hub { Role::Hub } else { Role::Client };
-    let mut history = history::read(&history::file(&args.places.dir, role), args.last.0)?;
+    let mut history = history::read(&history::file(&args.directories.dir, role), args.last.0)?;
     if let Some(networks) = history["networks"].as_object_mut() {
         networks.retain(|name, _| args.network.is_empty() || args.network.contains(name));
     }

@@ -21,11 +21,12 @@ use serde_json::{Value, json};
 use crate::amounts::{bytes, cap_of, quota_of};
 use crate::cli_limit::{self, LimitArgs};
 use crate::cli_setup::{self, SetupArgs};
+use crate::directories::{Directories, confine};
 use crate::guests::{LIFETIME, ListArgs, NameArgs, address, print, span};
 use crate::logs::LogArgs;
+use crate::qr;
 use crate::runtime::runtime;
 use crate::secrets::Secret;
-use crate::{Places, confine, qr};
 
 /// Sets up and runs a hub, invites and revokes clients.
 ///
@@ -117,7 +118,7 @@ struct InitArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -134,7 +135,7 @@ struct InviteArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -149,7 +150,7 @@ struct DrainArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -166,7 +167,7 @@ struct HubUsageArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -184,7 +185,7 @@ struct ForwardArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -205,13 +206,13 @@ struct SubnetArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
 struct RunArgs {
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -261,7 +262,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Setup(args) => cli_setup::run(&args)?,
         HubCommand::Init(args) => init(args)?,
         HubCommand::Invite(args) => {
-            let invitation = hub::invite(&args.places.dir, &args.name, args.expires.0)?.to_string();
+            let invitation = hub::invite(&args.directories.dir, &args.name, args.expires.0)?.to_string();
             print(
                 args.json,
                 || json!({ "version": 1, "name": args.name, "invitation": invitation }),
@@ -272,7 +273,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             }
         }
         HubCommand::Revoke(args) => {
-            let silent = hub::revoke(&args.places.dir, &args.name)?;
+            let silent = hub::revoke(&args.directories.dir, &args.name)?;
             let hubs: Vec<_> = silent.iter().map(|hub| hub.endpoints.join(" ")).collect();
             print(
                 args.json,
@@ -290,12 +291,12 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Limit(args) => cli_limit::run(&args)?,
         HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
-            let list = hub::list(&args.places.dir)?;
+            let list = hub::list(&args.directories.dir)?;
             print(args.json, || list.clone(), &table(&list))?;
         }
         HubCommand::Doctor(args) => {
-            let socket = run_dir::socket(&args.places.run_dir(Role::Hub));
-            let found = runtime()?.block_on(hub::doctor::examine(&args.places.dir, &socket))?;
+            let socket = run_dir::socket(&args.directories.run_dir(Role::Hub));
+            let found = runtime()?.block_on(hub::doctor::examine(&args.directories.dir, &socket))?;
             let lines: Vec<_> = found.iter().flat_map(Finding::lines).collect();
             print(
                 args.json,
@@ -307,7 +308,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             }
         }
         HubCommand::Migrate(args) => {
-            let count = hub::migrate(&args.places.dir)?;
+            let count = hub::migrate(&args.directories.dir)?;
             print(
                 args.json,
                 || json!({ "version": 1, "clients": count }),
@@ -315,18 +316,18 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
             )?;
         }
         HubCommand::Run(args) => {
-            let config: HubConfig = load(&args.places)?;
+            let config: HubConfig = load(&args.directories)?;
             if !hawser_linux::process::is_root() {
                 bail!("needs root to make an interface and routes: sudo hawser hub run");
             }
             let log = args.logs.start_with(config.log.as_ref())?;
-            let run_dir = args.places.run_dir(Role::Hub);
+            let run_dir = args.directories.run_dir(Role::Hub);
             let spread = Spread::prepare(&config);
-            confine(Duty::Hub, &args.places.dir, &run_dir)?;
+            confine(Duty::Hub, &args.directories.dir, &run_dir)?;
             let options = HubOptions {
                 spread,
                 run_dir,
-                dir: args.places.dir,
+                dir: args.directories.dir,
                 log,
             };
             runtime()?.block_on(hub::run(options))?;
@@ -336,7 +337,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn drain(args: &DrainArgs) -> anyhow::Result<()> {
-    let dir = &args.places.dir;
+    let dir = &args.directories.dir;
     hub::drain(dir, !args.off)?;
     let begun = Instant::now();
     let mut left = hub::connected(dir)?;
@@ -369,7 +370,7 @@ fn forward(args: &ForwardArgs) -> anyhow::Result<()> {
     let Ok(port) = text.parse::<Service>() else {
         bail!("{text:?} is no port: expected tcp or udp and 1 to 65535, such as tcp 8080");
     };
-    hub::forward(&args.places.dir, &args.name, port, !args.off)?;
+    hub::forward(&args.directories.dir, &args.name, port, !args.off)?;
     let (name, to) = (&args.name, if args.off { "nobody" } else { &args.name });
     print(
         args.json,
@@ -384,7 +385,7 @@ fn subnet(args: SubnetArgs) -> anyhow::Result<()> {
         guests: ClientNames::new(args.guests).map_err(anyhow::Error::msg)?,
     };
     let (name, net) = (&args.name, subnet.net);
-    runtime()?.block_on(hub::subnet(&args.places.dir, name, &subnet, !args.off))?;
+    runtime()?.block_on(hub::subnet(&args.directories.dir, name, &subnet, !args.off))?;
     let to = if args.off { "nobody" } else { name };
     let next = if args.off {
         String::new()
@@ -398,12 +399,12 @@ fn subnet(args: SubnetArgs) -> anyhow::Result<()> {
     )
 }
 
-fn load(places: &Places) -> anyhow::Result<HubConfig> {
-    let path = places.dir.join("hub.toml");
+fn load(directories: &Directories) -> anyhow::Result<HubConfig> {
+    let path = directories.dir.join("hub.toml");
     if !path.exists() {
         bail!(
             "there is no hub in {}: `hawser hub init --endpoint HOST:PORT` makes one",
-            places.dir.display()
+            directories.dir.display()
         );
     }
     Ok(config::load(&path)?)
@@ -419,7 +420,7 @@ fn init(args: InitArgs) -> anyhow::Result<()> {
         nat: !args.no_nat,
         store,
     };
-    let path = hub::init(&args.places.dir, &init)?;
+    let path = hub::init(&args.directories.dir, &init)?;
     let text = format!(
         "wrote {path}\n\
          firewall: let UDP port {port} and TCP port 443 (for clients whose network blocks UDP) in from everywhere, and let this machine forward packets to and from hawserhub0\n\
@@ -498,12 +499,12 @@ fn table_of_hubs(hubs: &[Value]) -> String {
 }
 
 fn usage(args: &HubUsageArgs) -> anyhow::Result<()> {
-    let mut months = hub::usage(&args.places.dir, args.here)?;
+    let mut months = hub::usage(&args.directories.dir, args.here)?;
     months.retain(|month| args.client.is_empty() || args.client.contains(&month.client));
     if args.csv {
         return show!("{}", hub::to_csv(&months));
     }
-    let months = hub::with_limits(&args.places.dir, months)?;
+    let months = hub::with_limits(&args.directories.dir, months)?;
     let row = |(month, limits): &(MonthSum, Option<Standing>)| {
         let (down, up) = (month.down_bytes, month.up_bytes);
         let counts = [down, up, down + up].map(bytes);

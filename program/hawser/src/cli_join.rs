@@ -7,7 +7,7 @@ use hawser_config::invitation::Invitation;
 use hawser_host::control_socket::{Request, ask, is_alive};
 use serde_json::json;
 
-use crate::Places;
+use crate::directories::Directories;
 use crate::guests::print;
 use crate::runtime::runtime;
 use crate::secrets::{Secret, invitation};
@@ -26,7 +26,7 @@ pub(crate) struct JoinArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Forgets one of several hubs; if it is in use, the first of the others takes over.
@@ -38,13 +38,13 @@ pub(crate) struct LeaveArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
     let invitation: Invitation = invitation(args.invitation.as_ref())?;
-    runtime()?.block_on(hubs::join(&args.places.dir, &invitation))?;
-    let is_told = tell(&args.places)?;
+    runtime()?.block_on(hubs::join(&args.directories.dir, &invitation))?;
+    let is_told = tell(&args.directories)?;
     let place = invitation.hub.endpoints.first().map(ToString::to_string);
     let place = place.unwrap_or_default();
     let when = if is_told { "now" } else { "at the next `hawser up`" };
@@ -57,8 +57,8 @@ pub(crate) fn join(args: &JoinArgs) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn leave(args: &LeaveArgs) -> anyhow::Result<ExitCode> {
-    hubs::leave(&args.places.dir, &args.hub)?;
-    tell(&args.places)?;
+    hubs::leave(&args.directories.dir, &args.hub)?;
+    tell(&args.directories)?;
     print(
         args.json,
         || json!({ "version": 1, "left": args.hub }),
@@ -71,8 +71,8 @@ pub(crate) fn leave(args: &LeaveArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Tells a client that runs; false: none does.
-fn tell(places: &Places) -> anyhow::Result<bool> {
-    let socket = places.client_socket();
+fn tell(directories: &Directories) -> anyhow::Result<bool> {
+    let socket = directories.client_socket();
     let is_running = is_alive(&socket);
     if is_running {
         ask(&socket, &Request::Reload)?;

@@ -6,8 +6,8 @@ use hawser_control::enrolment::{LimitChange, Own};
 use hawser_hub as hub;
 use serde_json::json;
 
-use crate::Places;
 use crate::amounts::{cap_of, quota_of, speed};
+use crate::directories::Directories;
 use crate::guests::print;
 
 /// Says what a client may use: a cap, and a quota by month.
@@ -42,7 +42,7 @@ pub(crate) struct LimitArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 fn size(text: &str) -> Result<Size, String> {
@@ -58,7 +58,7 @@ pub(crate) fn run(args: &LimitArgs) -> anyhow::Result<()> {
     if change == LimitChange::default() {
         bail!("say what: --cap 20mbit, --quota 100GB, --no-cap, --no-quota or --default");
     }
-    let standing = json!(hub::limit(&args.places.dir, &args.name, change)?);
+    let standing = json!(hub::limit(&args.directories.dir, &args.name, change)?);
     let (name, cap, quota) = (&args.name, cap_of(&standing), quota_of(&standing));
     print(
         args.json,

@@ -7,7 +7,7 @@ use hawser_host::run_dir::Role;
 use hawser_terminal::say;
 use serde_json::json;
 
-use crate::Places;
+use crate::directories::Directories;
 use crate::runtime::runtime;
 
 /// Closes the kill switch now, if client.toml has kill_switch = true, without starting the client.
@@ -20,13 +20,13 @@ pub(crate) struct LockdownArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &LockdownArgs) -> anyhow::Result<ExitCode> {
     let is_closed = runtime()?.block_on(close_at_boot(
-        &args.places.dir,
-        &args.places.run_dir(Role::Client),
+        &args.directories.dir,
+        &args.directories.run_dir(Role::Client),
     ))?;
     if args.json {
         say!("{}", json!({ "version": 1, "closed": is_closed }))?;

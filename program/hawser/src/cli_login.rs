@@ -15,8 +15,8 @@ use hawser_linux::udp::OUTER_MARK;
 use hawser_terminal::unknown;
 use serde_json::Value;
 
-use crate::Places;
 use crate::cli_run::{Left, run_in_group};
+use crate::directories::Directories;
 use crate::runtime::runtime;
 
 /// Opens the login page of a network (a hotel's, a train's) in a browser that sees that network
@@ -36,7 +36,7 @@ pub(crate) struct LoginArgs {
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Opens the page and waits until the browser ends.
@@ -44,7 +44,7 @@ pub(crate) struct LoginArgs {
 /// # Errors
 /// Hawser does not run, no browser is here, or the kernel refuses.
 pub(crate) fn run(args: &LoginArgs) -> anyhow::Result<ExitCode> {
-    let status = ask(&args.places.client_socket(), &Request::Status)?;
+    let status = ask(&args.directories.client_socket(), &Request::Status)?;
     let network = match chosen(&status, args.network.as_deref()) {
         Ok(network) => network,
         Err(problem) => return Ok(unknown(problem)),

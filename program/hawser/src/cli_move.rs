@@ -7,8 +7,8 @@ use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::{say, unknown};
 use serde_json::Value;
 
-use crate::Places;
 use crate::cli_status::{list, text};
+use crate::directories::Directories;
 
 /// Moves a live connection to another network, and neither program notices (with `up --direct`).
 ///
@@ -35,7 +35,7 @@ pub(crate) struct MoveArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Runs the command; 2 for a network that does not exist, 1 when something is not moved.
@@ -43,7 +43,7 @@ pub(crate) struct MoveArgs {
 /// # Errors
 /// Hawser does not run here without a hub, or knows no such flow or peer.
 pub(crate) fn run(args: &MoveArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.places.client_socket();
+    let socket = args.directories.client_socket();
     let status = ask(&socket, &Request::Status)?;
     if status["role"] != "direct" {
         bail!(

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 
-use crate::Places;
 use crate::cli_status::list;
+use crate::directories::Directories;
 
 /// Leaves a network out of the tunnel until `hawser resume`, or until the daemon ends; what it
 /// carried goes over the others, and connections live on.
@@ -22,7 +22,7 @@ pub(crate) struct PauseArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Takes a network in again that was paused.
@@ -42,7 +42,10 @@ pub(crate) fn resume(args: &ResumeArgs) -> anyhow::Result<ExitCode> {
 
 fn set(args: &PauseArgs, is_on: bool) -> anyhow::Result<ExitCode> {
     let network = args.network.clone();
-    let answer = ask(&args.places.client_socket(), &Request::Pause { network, is_on })?;
+    let answer = ask(
+        &args.directories.client_socket(),
+        &Request::Pause { network, is_on },
+    )?;
     if args.json {
         say!("{answer}")?;
         return Ok(ExitCode::SUCCESS);

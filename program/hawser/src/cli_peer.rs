@@ -9,8 +9,8 @@ use hawser_control::peers;
 use hawser_terminal::{columns, complain};
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::cli_status::{list, text};
+use crate::directories::Directories;
 use crate::guests::{ListArgs, NameArgs, address, print, span};
 use crate::secrets::{self, Secret};
 
@@ -57,7 +57,7 @@ struct InviteArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -72,7 +72,7 @@ struct JoinArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
@@ -80,11 +80,11 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
         PeerCommand::Invite(args) => invite(args)?,
         PeerCommand::Join(args) => join(args)?,
         PeerCommand::List(args) => {
-            let all = peers::list(&args.places.dir)?;
+            let all = peers::list(&args.directories.dir)?;
             print(args.json, || all.clone(), &table(&all))?;
         }
         PeerCommand::Revoke(args) => {
-            peers::revoke(&args.places.dir, &args.name)?;
+            peers::revoke(&args.directories.dir, &args.name)?;
             let name = &args.name;
             print(
                 args.json,
@@ -93,7 +93,7 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
             )?;
         }
         PeerCommand::Leave(args) => {
-            peers::leave(&args.places.dir, &args.name)?;
+            peers::leave(&args.directories.dir, &args.name)?;
             let name = &args.name;
             print(
                 args.json,
@@ -106,12 +106,12 @@ pub(crate) fn run(args: PeerArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn invite(args: InviteArgs) -> anyhow::Result<()> {
-    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
+    let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
     match config.direct.peer_port {
         None => bail!(
             "nobody could come in: set peer_port = {} in [direct] of {}, and `hawser reload` or `sudo hawser up --direct`",
             args.endpoint[0].port,
-            args.places.dir.join("client.toml").display()
+            args.directories.dir.join("client.toml").display()
         ),
         Some(port) if args.endpoint.iter().any(|endpoint| endpoint.port != port.get()) => {
             eprint_note(&format!(
@@ -120,7 +120,8 @@ fn invite(args: InviteArgs) -> anyhow::Result<()> {
         }
         Some(_) => {}
     }
-    let invitation = peers::invite(&args.places.dir, &args.name, args.endpoint, args.expires.0)?.to_string();
+    let invitation =
+        peers::invite(&args.directories.dir, &args.name, args.endpoint, args.expires.0)?.to_string();
     print(
         args.json,
         || json!({ "version": 1, "name": args.name, "invitation": invitation }),
@@ -135,7 +136,7 @@ fn eprint_note(note: &str) {
 
 fn join(args: JoinArgs) -> anyhow::Result<()> {
     let invitation = secrets::invitation(args.invitation.as_ref())?;
-    let peer = peers::join(&args.places.dir, &invitation, args.name.as_deref())?;
+    let peer = peers::join(&args.directories.dir, &invitation, args.name.as_deref())?;
     print(
         args.json,
         || json!({ "version": 1, "name": peer.name }),

@@ -9,11 +9,11 @@ use hawser_pool::{self as neighbours, Trust, forget};
 use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::amounts::{bytes, rate};
 use crate::cli_receipts::{self, ReceiptsArgs, VerifyArgs};
 use crate::cli_share::{self, code};
 use crate::cli_status::{list, number, text};
+use crate::directories::Directories;
 use crate::guests::{NameArgs, print};
 
 /// Shows neighbours: who is there, what they offer, what has been carried for whom.
@@ -38,7 +38,7 @@ pub(crate) struct PoolArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -64,17 +64,17 @@ struct TrustArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         None => show(args)?,
         Some(PoolCommand::Trust(args)) => {
-            Trust::update(&args.places.dir, |trust| {
+            Trust::update(&args.directories.dir, |trust| {
                 trust.trust_member(&args.name, args.code)
             })?;
-            let own = own_code(&args.places)?;
+            let own = own_code(&args.directories)?;
             let name = &args.name;
             print(
                 args.json,
@@ -85,7 +85,9 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
         Some(PoolCommand::Receipts(args)) => cli_receipts::show_all(args)?,
         Some(PoolCommand::Verify(args)) => return cli_receipts::verify(args),
         Some(PoolCommand::Forget(args)) => {
-            Trust::update(&args.places.dir, |trust| forget(&mut trust.members, &args.name))?;
+            Trust::update(&args.directories.dir, |trust| {
+                forget(&mut trust.members, &args.name)
+            })?;
             let name = &args.name;
             print(
                 args.json,
@@ -97,18 +99,18 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn own_code(places: &Places) -> anyhow::Result<String> {
-    Ok(neighbours::identity(&places.dir)?.hash().code().to_string())
+fn own_code(directories: &Directories) -> anyhow::Result<String> {
+    Ok(neighbours::identity(&directories.dir)?.hash().code().to_string())
 }
 
 fn show(args: &PoolArgs) -> anyhow::Result<()> {
-    let trust = Trust::load(&args.places.dir)?;
-    let accounts = neighbours::accounts(&args.places.dir, &trust)?;
+    let trust = Trust::load(&args.directories.dir)?;
+    let accounts = neighbours::accounts(&args.directories.dir, &trust)?;
     if args.csv {
         return show!("{}", neighbours::to_csv(&accounts));
     }
     let status = |role: Role| -> anyhow::Result<Value> {
-        let run_dir = args.places.run_dir(role);
+        let run_dir = args.directories.run_dir(role);
         run_dir::check(&run_dir)?;
         let socket = run_dir::socket(&run_dir);
         if is_alive(&socket) {
@@ -119,12 +121,12 @@ fn show(args: &PoolArgs) -> anyhow::Result<()> {
     };
     let client = status(Role::Client)?;
     // With --run-dir, that of a client is meant.
-    let share = if args.places.run_dir.is_none() {
+    let share = if args.directories.run_dir.is_none() {
         status(Role::Share)?
     } else {
         Value::Null
     };
-    let code = own_code(&args.places)?;
+    let code = own_code(&args.directories)?;
     let all = json!({
         "version": 1,
         "code": code,

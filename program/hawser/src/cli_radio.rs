@@ -9,9 +9,9 @@ use hawser_host::control_socket::{Request, ask, is_alive};
 use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::amounts::rate;
 use crate::cli_status::{list, number, text};
+use crate::directories::Directories;
 
 /// Shows the Wi-Fi cards: what Hawser can do with each, why not more, and what is joined.
 ///
@@ -34,7 +34,7 @@ struct How {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Subcommand)]
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
         Some(RadioCommand::Scan(how)) => (true, how),
         None | Some(RadioCommand::Weight(_)) => (false, &args.how),
     };
-    let config: ClientConfig = config::load_or_default(&how.places.dir.join("client.toml"))?;
+    let config: ClientConfig = config::load_or_default(&how.directories.dir.join("client.toml"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &RadioArgs) -> anyhow::Result<ExitCode> {
     } else {
         let mut said = runtime.block_on(radio::cards::describe())?;
         said["known"] = radio::cards::known(&config.radio);
-        let socket = how.places.client_socket();
+        let socket = how.directories.client_socket();
         said["joined"] = if is_alive(&socket) {
             ask(&socket, &Request::Status)?["radio"].take()
         } else {
@@ -102,7 +102,7 @@ fn weigh(wanted: &Weigh) -> anyhow::Result<ExitCode> {
         network: wanted.network.clone(),
         weight: wanted.weight,
     };
-    let said = ask(&wanted.how.places.client_socket(), &request)?;
+    let said = ask(&wanted.how.directories.client_socket(), &request)?;
     if wanted.how.json {
         say!("{said}")?;
     } else {

@@ -10,9 +10,9 @@ use hawser_pool::{Signed, Trust, receipts, receipts_to_csv};
 use hawser_terminal::{columns, say, show};
 use serde_json::{Value, json};
 
-use crate::Places;
 use crate::amounts::bytes;
 use crate::cli_history::clock;
+use crate::directories::Directories;
 
 /// Sums by neighbour and hub; each receipt with --csv or --json.
 ///
@@ -28,7 +28,7 @@ pub(crate) struct ReceiptsArgs {
     #[arg(long, conflicts_with = "json")]
     csv: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Reads what `hawser pool receipts --json` has printed, here or elsewhere. The exit status is 1
@@ -43,8 +43,8 @@ pub(crate) struct VerifyArgs {
 }
 
 pub(crate) fn show_all(args: &ReceiptsArgs) -> anyhow::Result<()> {
-    let trust = Trust::load(&args.places.dir)?;
-    let all = receipts(&args.places.dir, &trust)?;
+    let trust = Trust::load(&args.directories.dir)?;
+    let all = receipts(&args.directories.dir, &trust)?;
     if args.csv {
         show!("{}", receipts_to_csv(&all))
     } else if args.json {

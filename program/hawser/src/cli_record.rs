@@ -10,7 +10,7 @@ use anyhow::{Context, bail};
 use hawser_host::control_socket::{Request, ask};
 use hawser_recording::Recorder;
 
-use crate::Places;
+use crate::directories::Directories;
 use hawser_terminal::say;
 
 /// Records the rates, delays, losses and outages of this machine's networks, for
@@ -35,7 +35,7 @@ pub(crate) struct RecordArgs {
     #[arg(long)]
     names: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Runs the command; 0 done, 1 no daemon, or the file cannot be written.
@@ -43,7 +43,7 @@ pub(crate) struct RecordArgs {
 /// # Errors
 /// When the daemon does not answer at first, or the file cannot be written.
 pub(crate) fn run(args: &RecordArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.places.client_socket();
+    let socket = args.directories.client_socket();
     let mut status = ask(&socket, &Request::Status)?;
     if status["role"] == "hub" {
         bail!("this is a hub, whose paths are its clients' networks; record on a client");

@@ -15,10 +15,10 @@ use hawser_terminal::columns;
 use serde_json::{Value, json};
 
 use crate::cli_status::{channels, list, text};
+use crate::directories::{Directories, confine};
 use crate::guests::{ListArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
-use crate::{Places, confine};
 
 /// Joins two bridges by several links at once: a repeater, or two sites as one network.
 ///
@@ -83,7 +83,7 @@ struct SideArgs {
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(..=100_000))]
     buffer: Option<u64>,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
     #[command(flatten)]
     logs: LogArgs,
 }
@@ -127,7 +127,7 @@ struct MigrateArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -198,7 +198,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
         })?,
         RepeatCommand::Migrate(args) => migrate(&args)?,
         RepeatCommand::Code(args) => {
-            let code = trust::own_code(&args.places.dir)?;
+            let code = trust::own_code(&args.directories.dir)?;
             print(args.json, || json!({ "version": 1, "code": code }), &code)?;
         }
         RepeatCommand::Trust(args) => {
@@ -219,7 +219,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
             )?;
         }
         RepeatCommand::List(args) => {
-            let all = trust::list(&args.places.dir)?;
+            let all = trust::list(&args.directories.dir)?;
             print(args.json, || all.clone(), &table(&all))?;
         }
     }
@@ -228,7 +228,7 @@ pub(crate) fn run(args: RepeatArgs) -> anyhow::Result<ExitCode> {
 
 /// Runs a side, whose options are those of the access point but for what `set` does.
 fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
-    let run_dir = args.places.run_dir(Role::Repeater);
+    let run_dir = args.directories.run_dir(Role::Repeater);
     let mut neighbours = BTreeMap::new();
     for (address, link) in args.neighbour {
         neighbours.insert(link, address);
@@ -238,7 +238,7 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
     }
     args.logs.start()?;
     let mut options = Options {
-        dir: args.places.dir,
+        dir: args.directories.dir,
         run_dir,
         side: Side::AccessPoint,
         bridge: args.bridge,
@@ -258,7 +258,7 @@ fn serve(args: SideArgs, set: impl FnOnce(&mut Options)) -> anyhow::Result<()> {
 
 /// Asks for a search, and waits until it is over.
 fn migrate(args: &MigrateArgs) -> anyhow::Result<()> {
-    let run_dir = args.places.run_dir(Role::Repeater);
+    let run_dir = args.directories.run_dir(Role::Repeater);
     run_dir::check(&run_dir)?;
     let socket = run_dir::socket(&run_dir);
     let links = || -> anyhow::Result<Vec<Value>> {

@@ -7,8 +7,8 @@ use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 use serde_json::Value;
 
-use crate::Places;
 use crate::cli_status::{list, text};
+use crate::directories::Directories;
 
 /// Lists the rules, adds one before all others, or takes one back that was added.
 ///
@@ -72,7 +72,7 @@ struct Common {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &RuleArgs) -> anyhow::Result<ExitCode> {
@@ -81,7 +81,7 @@ pub(crate) fn run(args: &RuleArgs) -> anyhow::Result<ExitCode> {
         What::Add(args) => (&args.common, Request::AddRule { rule: words(args) }),
         What::Remove { number, common } => (common, Request::RemoveRule { number: *number }),
     };
-    let answer = ask(&common.places.client_socket(), &request)?;
+    let answer = ask(&common.directories.client_socket(), &request)?;
     match &args.what {
         What::List(_) => show(common, &answer)?,
         _ if common.json => say!("{answer}")?,

@@ -12,7 +12,7 @@ use hawser_linux::{conversion, process, shutdown};
 use hawser_terminal::unknown;
 use serde_json::Value;
 
-use crate::Places;
+use crate::directories::Directories;
 
 /// Runs a program whose connections take one network, are placed by what they need, or use all
 /// networks, while `hawser up --direct` runs.
@@ -41,7 +41,7 @@ pub(crate) struct RunArgs {
     #[arg(required = true, last = true, value_name = "COMMAND")]
     command: Vec<String>,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 /// Runs the command; 2 for a network or intent that does not exist, 1 when the program cannot be
@@ -50,7 +50,7 @@ pub(crate) struct RunArgs {
 /// # Errors
 /// Hawser does not run here without a hub, or the kernel refuses.
 pub(crate) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
-    let status = ask(&args.places.client_socket(), &Request::Status)?;
+    let status = ask(&args.directories.client_socket(), &Request::Status)?;
     if status["role"] != "direct" {
         bail!("hawser runs with a hub here: networks can be chosen only with `hawser up --direct`");
     }

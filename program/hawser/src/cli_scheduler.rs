@@ -6,7 +6,7 @@ use anyhow::bail;
 use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 
-use crate::Places;
+use crate::directories::Directories;
 
 /// Chooses what decides which network a packet of a class takes, at both ends, until the daemon
 /// ends; connections live on.
@@ -27,7 +27,7 @@ pub(crate) struct SchedulerArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &SchedulerArgs) -> anyhow::Result<ExitCode> {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &SchedulerArgs) -> anyhow::Result<ExitCode> {
         class: args.class.clone(),
         scheduler: args.name.clone(),
     };
-    let answer = ask(&args.places.client_socket(), &request)?;
+    let answer = ask(&args.directories.client_socket(), &request)?;
     if args.json {
         say!("{answer}")?;
     } else {

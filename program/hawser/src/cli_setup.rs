@@ -13,7 +13,7 @@ use hawser_linux::process::is_root;
 use hawser_terminal::say;
 use hawser_units::is_private;
 
-use crate::Places;
+use crate::directories::Directories;
 use crate::firewall;
 use crate::guests::{LIFETIME, address, span};
 
@@ -34,7 +34,7 @@ pub(crate) struct SetupArgs {
     #[arg(long)]
     yes: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
         bail!("needs root to write /etc/hawser and to start a unit: sudo hawser hub setup");
     }
     let asks = !args.yes && std::io::stdin().is_terminal();
-    let dir = &args.places.dir;
+    let dir = &args.directories.dir;
     if dir.join("hub.toml").exists() {
         say!("there is a hub already in {}: it stays as it is", dir.display())?;
     } else {
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
     for line in firewall::open(&ways)? {
         say!("{line}")?;
     }
-    let is_running = start(&args.places.run_dir(Role::Hub))?;
+    let is_running = start(&args.directories.run_dir(Role::Hub))?;
     let client = match &args.client {
         Some(name) => name.clone(),
         None if asks => ask("the name of the first client", FIRST)?,

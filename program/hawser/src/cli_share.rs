@@ -17,12 +17,13 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use crate::amounts::{bytes, rate, speed};
+use crate::background;
 use crate::cli_client::pattern;
 use crate::cli_status::{list, number, show, text};
+use crate::directories::{Directories, confine};
 use crate::guests::{ListArgs, NameArgs, print};
 use crate::logs::LogArgs;
 use crate::runtime::runtime;
-use crate::{Places, background, confine};
 
 /// Gives this machine's networks to neighbours: they use them beside their own.
 ///
@@ -76,7 +77,7 @@ struct GiveArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
     #[command(flatten)]
     logs: LogArgs,
     /// Set by `share` for the daemon that it starts.
@@ -93,7 +94,7 @@ struct StatusArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -107,7 +108,7 @@ struct AllowArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 #[derive(Clone, Debug)]
@@ -154,13 +155,13 @@ pub(crate) fn run(args: ShareArgs) -> anyhow::Result<ExitCode> {
 
 fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
     // What is wrong with the configuration is said before anything else.
-    let mut config = share::load_config(&args.places.dir)?;
+    let mut config = share::load_config(&args.directories.dir)?;
     if !hawser_linux::process::is_root() {
         bail!("needs root to bind sockets to networks: sudo hawser share ...");
     }
-    let run_dir = args.places.run_dir(Role::Share);
+    let run_dir = args.directories.run_dir(Role::Share);
     if !args.detached {
-        Trust::update(&args.places.dir, |trust| {
+        Trust::update(&args.directories.dir, |trust| {
             for taker in &args.allow {
                 match taker.code {
                     Some(code) => trust.allow(&taker.name, code, Vec::new())?,
@@ -182,9 +183,9 @@ fn give(args: GiveArgs) -> anyhow::Result<ExitCode> {
     }
     apply(&args, &mut config);
     let log = args.logs.start_with(config.log.as_ref())?;
-    confine(Duty::Share, &args.places.dir, &run_dir)?;
+    confine(Duty::Share, &args.directories.dir, &run_dir)?;
     let options = ShareOptions {
-        dir: args.places.dir,
+        dir: args.directories.dir,
         run_dir,
         config,
         only: args.allow.into_iter().map(|taker| taker.name).collect(),
@@ -243,7 +244,7 @@ fn arguments(run_dir: &Path) -> Vec<OsString> {
 }
 
 fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let socket = run_dir::socket(&args.places.run_dir(Role::Share));
+    let socket = run_dir::socket(&args.directories.run_dir(Role::Share));
     let down = "nothing is given here: `sudo hawser share` begins";
     show(&socket, (args.json, args.watch), down, render)
 }
@@ -323,9 +324,11 @@ pub(crate) fn render(status: &Value) -> String {
 }
 
 fn allow(args: &AllowArgs) -> anyhow::Result<ExitCode> {
-    let run_dir = args.places.run_dir(Role::Share);
+    let run_dir = args.directories.run_dir(Role::Share);
     let hubs = asked_hubs(&run_dir, args.code);
-    Trust::update(&args.places.dir, |trust| trust.allow(&args.name, args.code, hubs))?;
+    Trust::update(&args.directories.dir, |trust| {
+        trust.allow(&args.name, args.code, hubs)
+    })?;
     refresh(&run_dir)?;
     let name = &args.name;
     print(
@@ -349,8 +352,10 @@ fn asked_hubs(run_dir: &Path, code: Code) -> Vec<SocketAddr> {
 }
 
 fn revoke(args: &NameArgs) -> anyhow::Result<ExitCode> {
-    Trust::update(&args.places.dir, |trust| forget(&mut trust.takers, &args.name))?;
-    refresh(&args.places.run_dir(Role::Share))?;
+    Trust::update(&args.directories.dir, |trust| {
+        forget(&mut trust.takers, &args.name)
+    })?;
+    refresh(&args.directories.run_dir(Role::Share))?;
     let name = &args.name;
     print(
         args.json,
@@ -361,7 +366,7 @@ fn revoke(args: &NameArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn stop(args: &ListArgs) -> anyhow::Result<ExitCode> {
-    let run_dir = args.places.run_dir(Role::Share);
+    let run_dir = args.directories.run_dir(Role::Share);
     run_dir::check(&run_dir)?;
     let message = background::end(&run_dir)?.unwrap_or("was not running");
     print(

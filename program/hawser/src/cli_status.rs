@@ -13,8 +13,8 @@ use hawser_terminal::{columns, say};
 use serde_json::{Value, json};
 
 use self::notes::{certificate, held, leases, logins, moving, over_tls, preferences, subnets, treated, wifi};
-use crate::Which;
 use crate::amounts::{bytes, cap_of, quota_of, rate};
+use crate::directories::DaemonArgs;
 use crate::guests::print;
 
 /// Shows networks, paths, rates, round trips, loss and flows, of a client, a hub or a repeater.
@@ -31,7 +31,7 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 /// Says of flows which class they have and why, and which networks carry them.
@@ -47,11 +47,11 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     let down = format!(
         "down (nothing answers at {}): `sudo hawser up` brings it up",
         socket.display()
@@ -86,7 +86,7 @@ pub(crate) fn show(
 }
 
 pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     let answer = ask(
         &socket,
         &Request::Explain {

@@ -18,7 +18,7 @@ use hawser_host::control_socket::{Request, ask, is_alive};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::Which;
+use crate::directories::DaemonArgs;
 use model::Model;
 
 /// Shows networks, rates over the last minutes, and flows with the reason why each goes where it
@@ -32,7 +32,7 @@ pub(crate) struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     every: Duration,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -49,7 +49,7 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// There is no terminal, or nothing runs at the start.
 pub(crate) fn run(args: &TopArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
         bail!("this needs a terminal; `hawser status --watch --json` writes an object a line");
     }

@@ -13,7 +13,7 @@ use hawser_recording::trace::{Qlog, Sampler, picture};
 use hawser_terminal::say;
 use serde_json::Value;
 
-use crate::Which;
+use crate::directories::DaemonArgs;
 use crate::runtime::runtime;
 
 /// Writes down what each path does over time: state, rate, window, round trip, loss, queue and
@@ -37,7 +37,7 @@ pub(crate) struct TraceArgs {
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 /// Runs the command; 0 done, 1 no daemon, or a file cannot be written.
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &TraceArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn trace(args: &TraceArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     let mut signals = Signals::new()?;
     let mut now = status(&socket).await?;
     if now["role"] == "direct" {

@@ -7,9 +7,9 @@ use hawser_host::usage;
 use hawser_terminal::{columns, say};
 use serde_json::Value;
 
-use crate::Places;
 use crate::amounts::bytes;
 use crate::cli_status::{list, number, text};
+use crate::directories::Directories;
 
 /// Shows what each network has carried, month by month, and what is left of its quota.
 ///
@@ -23,12 +23,12 @@ pub(crate) struct UsageArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &UsageArgs) -> anyhow::Result<ExitCode> {
-    let config: ClientConfig = config::load_or_default(&args.places.dir.join("client.toml"))?;
-    let mut usage = usage::read(&args.places.dir, &config)?;
+    let config: ClientConfig = config::load_or_default(&args.directories.dir.join("client.toml"))?;
+    let mut usage = usage::read(&args.directories.dir, &config)?;
     if let Some(networks) = usage["networks"].as_array_mut() {
         networks.retain(|network| {
             args.network.is_empty() || args.network.iter().any(|name| network["name"] == name.as_str())

@@ -7,7 +7,7 @@ use clap::builder::PossibleValuesParser;
 use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 
-use crate::Places;
+use crate::directories::Directories;
 
 /// Uses a network always, for what the others cannot take, or only where no other works, until the
 /// daemon ends; connections live on.
@@ -40,7 +40,7 @@ pub(crate) struct UseArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    places: Places,
+    directories: Directories,
 }
 
 pub(crate) fn run(args: &UseArgs) -> anyhow::Result<ExitCode> {
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &UseArgs) -> anyhow::Result<ExitCode> {
     {
         bail!("say when it is used: always, overflow or backup; or --up, --down, --bulk, --default");
     }
-    let answer = ask(&args.places.client_socket(), &request)?;
+    let answer = ask(&args.directories.client_socket(), &request)?;
     if args.json {
         say!("{answer}")?;
     } else {

@@ -6,7 +6,7 @@ use hawser_config::invitation::HubAddress;
 use hawser_terminal::say;
 use serde_json::Value;
 
-use crate::Places;
+use crate::directories::Directories;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
@@ -14,7 +14,7 @@ pub(crate) struct ListArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) directories: Directories,
 }
 
 #[derive(Debug, clap::Args)]
@@ -25,7 +25,7 @@ pub(crate) struct NameArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) places: Places,
+    pub(crate) directories: Directories,
 }
 
 pub(crate) fn address(text: &str) -> Result<HubAddress, String> {

@@ -1,6 +1,7 @@
 //! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system,
 //! dependencies point down only, by level and by folder, the program `hawser` is built without the
-//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks the purity from another side.
+//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks the purity
+//! from another side.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

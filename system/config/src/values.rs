@@ -9,6 +9,7 @@ use std::time::Duration;
 use hawser_linux::netlink::HardwareAddress;
 use hawser_proto::scheduler;
 use hawser_units::Rate;
+use hawser_units::text::{RATE_UNITS, SIZE_UNITS, TIME_UNITS, quantity};
 use hawser_wire::pairs::MOST_PAIRS;
 use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize};
@@ -71,15 +72,7 @@ impl FromStr for Speed {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (number, unit) = split_unit(text)?;
-        let factor = match unit {
-            "bit" => 1.0,
-            "kbit" => 1e3,
-            "mbit" => 1e6,
-            "gbit" => 1e9,
-            _ => return Err(()),
-        };
-        let bps = number * factor;
+        let bps = quantity(text, &RATE_UNITS).ok_or(())?;
         if (1.0..=1e12).contains(&bps) {
             Ok(Self(Rate::from_bps(bps as u64)))
         } else {
@@ -101,15 +94,7 @@ impl FromStr for Span {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (number, unit) = split_unit(text)?;
-        let seconds = match unit {
-            "ms" => number / 1e3,
-            "s" => number,
-            "min" => number * 60.0,
-            "h" => number * 3_600.0,
-            "d" => number * 86_400.0,
-            _ => return Err(()),
-        };
+        let seconds = quantity(text, &TIME_UNITS).ok_or(())? / 1e9;
         if (0.001..=1e9).contains(&seconds) {
             Ok(Self(Duration::from_secs_f64(seconds)))
         } else {
@@ -118,7 +103,10 @@ impl FromStr for Span {
     }
 }
 
-from_text!(Span, "a time with its unit (ms, s, min, h, d), such as \"1h\"");
+from_text!(
+    Span,
+    "a time with its unit (us, ms, s, min, h, d), such as \"1h\""
+);
 
 /// A share of something: `"2%"`, from 0 to 50 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -128,8 +116,8 @@ impl FromStr for Share {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (percent, unit) = split_unit(text)?;
-        if unit == "%" && (0.0..=50.0).contains(&percent) {
+        let percent = quantity(text, &[("%", 1.0)]).ok_or(())?;
+        if (0.0..=50.0).contains(&percent) {
             Ok(Self(percent / 100.0))
         } else {
             Err(())
@@ -147,19 +135,7 @@ impl FromStr for Size {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let (number, unit) = split_unit(text)?;
-        let factor = match unit {
-            "B" => 1.0,
-            "kB" => 1e3,
-            "MB" => 1e6,
-            "GB" => 1e9,
-            "TB" => 1e12,
-            "KiB" => 1_024.0,
-            "MiB" => 1_048_576.0,
-            "GiB" => 1_073_741_824.0,
-            _ => return Err(()),
-        };
-        let bytes = number * factor;
+        let bytes = quantity(text, &SIZE_UNITS).ok_or(())?;
         if (1.0..=1e18).contains(&bytes) {
             Ok(Self(bytes as u64))
         } else {
@@ -172,12 +148,6 @@ from_text!(
     Size,
     "an amount with its unit (B, kB, MB, GB, TB, KiB, MiB, GiB), such as \"10GB\""
 );
-
-fn split_unit(text: &str) -> Result<(f64, &str), ()> {
-    let at = text.find(|c: char| !c.is_ascii_digit() && c != '.').ok_or(())?;
-    let (number, unit) = text.split_at(at);
-    Ok((number.parse().map_err(|_| ())?, unit.trim_start()))
-}
 
 /// A name pattern in which `*` stands for any text and `?` for any letter.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@
 
 use core::fmt;
 
+use hawser_units::text::{RATE_UNITS, SIZE_UNITS, TIME_UNITS, quantity};
 use hawser_units::{Bytes, Duration, Rate};
 use serde::Deserialize;
 use serde::de::{self, Deserializer, MapAccess, Visitor, value::MapAccessDeserializer};
@@ -10,8 +11,7 @@ use crate::{Jitter, Loss, QueueBound, State};
 
 /// Reads `20mbit`: bit/s with a decimal prefix.
 pub(super) fn rate(text: &str) -> Result<Rate, String> {
-    let units = [("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3), ("bit", 1.0)];
-    let bps = number(text, &units).ok_or_else(|| expected("a rate", text, "\"20mbit\""))? as u64;
+    let bps = number(text, &RATE_UNITS).ok_or_else(|| expected("a rate", text, "\"20mbit\""))? as u64;
     match bps {
         0 => Err(format!(
             "a link cannot have the rate {text:?}; to stop it, write an [[event]] with set = \"blackhole\""
@@ -25,24 +25,13 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
 
 /// Reads `20ms`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let units = [("min", 60e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0), ("s", 1e9)];
-    let nanos = number(text, &units).ok_or_else(|| expected("a time", text, "\"20ms\""))?;
+    let nanos = number(text, &TIME_UNITS).ok_or_else(|| expected("a time", text, "\"20ms\""))?;
     Ok(Duration::from_nanos(nanos as u64))
 }
 
 /// Reads `200B`, `64KiB` or `10MB`.
 pub(super) fn bytes(text: &str) -> Result<Bytes, String> {
-    let units = [
-        ("kib", 1024.0),
-        ("mib", 1_048_576.0),
-        ("gib", 1_073_741_824.0),
-        ("kb", 1e3),
-        ("mb", 1e6),
-        ("gb", 1e9),
-        ("b", 1.0),
-    ];
-    let lower = text.to_ascii_lowercase();
-    let bytes = number(&lower, &units).ok_or_else(|| expected("a size", text, "\"64KiB\""))?;
+    let bytes = number(text, &SIZE_UNITS).ok_or_else(|| expected("a size", text, "\"64KiB\""))?;
     Ok(Bytes(bytes as u64))
 }
 
@@ -53,16 +42,9 @@ fn queue(text: &str) -> Result<QueueBound, String> {
         .map_err(|_| expected("a queue bound", text, "\"100ms\" or \"64KiB\""))
 }
 
+/// Reads a quantity that fits into 64 bits.
 fn number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
-    let (digits, factor) = units.iter().find_map(|(unit, factor)| {
-        let digits = text.trim().strip_suffix(unit)?.trim();
-        digits
-            .ends_with(|c: char| c.is_ascii_digit())
-            .then_some((digits, *factor))
-    })?;
-    let is_plain = digits.chars().all(|c| c.is_ascii_digit() || c == '.');
-    let value = is_plain.then(|| digits.parse::<f64>().ok()).flatten()? * factor;
-    (value < 9e18).then_some(value)
+    quantity(text, units).filter(|value| *value < 9e18)
 }
 
 fn expected(what: &str, found: &str, example: &str) -> String {
