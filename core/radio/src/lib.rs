@@ -5,7 +5,7 @@
 //! machines drive modelled radios in the simulator and real ones in the daemon.
 #![forbid(unsafe_code)]
 
-pub mod all_aps;
-pub mod juggler;
-pub mod multifacet;
+pub mod delivery;
+pub mod slots;
 pub mod stations;
+pub mod striping;

@@ -1,6 +1,6 @@
 //! Frames of 802.11, which anybody near may send.
 
-use hawser_radio::juggler::bytes::{self, Heard, Notices, Radiotap};
+use hawser_radio::slots::bytes::{self, Heard, Notices, Radiotap};
 use hawser_radio::stations::beacon::Beacon;
 
 /// What a monitor interface hears, and what a scan brings.

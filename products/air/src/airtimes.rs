@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use hawser_linux::wireless::cards::Link;
-use hawser_radio::all_aps::efficiency::Airtime as Frames;
+use hawser_radio::delivery::efficiency::Airtime as Frames;
 use hawser_wire::airtime::Airtime;
 
 /// What is known of each station, by interface.
@@ -126,7 +126,7 @@ fn frames_and_bytes(link: &Link) -> (u32, u64) {
 const MIN_LISTENED: u64 = 250;
 /// Looks, half a second apart, over which is smoothed.
 const SMOOTHING: f64 = 4.0;
-/// Frames from which a loss is reckoned, as many as `hawser_radio::all_aps` wants.
+/// Frames from which a loss is reckoned, as many as `hawser_radio::delivery` wants.
 const LEAST: u32 = 20;
 /// Counters may be set back; beyond this nothing is carried anyway.
 const MOST_LOSS: f64 = 0.95;

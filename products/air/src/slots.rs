@@ -3,7 +3,7 @@
 //! A thread for each card carries frames between a monitor interface, which acknowledges what comes
 //! to its address, and an interface for each network: a station of the kernel's ([`relay`]), which
 //! wpa_supplicant joins, keys and all, or where there are no such stations an Ethernet device, for
-//! which the station is in user space and serves open networks only. `hawser_radio::juggler`
+//! which the station is in user space and serves open networks only. `hawser_radio::slots`
 //! decides: who is served now, what an access point is told, when the card is tuned. What the
 //! access point of a sleeping network is to send, it keeps (some 64 packets); what the machine
 //! sends there waits in the network's own queue.
@@ -31,11 +31,11 @@ use hawser_linux::system::System;
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_linux::wireless::air::{AirSocket, EthernetTap};
 use hawser_linux::wireless::cards::Wireless;
-use hawser_radio::juggler::bytes::{Radiotap, Writer};
-use hawser_radio::juggler::sequence::{Duplicates, SequenceNumbers};
-use hawser_radio::juggler::tuning::Tuning;
-use hawser_radio::juggler::{
-    Config, Event, Juggler, NetworkConfig, NetworkId, Shares, SharesConfig, State, Wake,
+use hawser_radio::slots::bytes::{Radiotap, Writer};
+use hawser_radio::slots::sequence::{Duplicates, SequenceNumbers};
+use hawser_radio::slots::tuning::Tuning;
+use hawser_radio::slots::{
+    Config, Event, NetworkConfig, NetworkId, Shares, SharesConfig, SlotSchedule, State, Wake,
 };
 use hawser_radio::stations::{Heard, channel, frequency};
 use hawser_units::Instant;
@@ -294,7 +294,7 @@ struct Flying {
 }
 
 struct Driver {
-    juggler: Juggler<Packet>,
+    schedule: SlotSchedule<Packet>,
     /// What slots are made from, but for those with weights that somebody wants.
     shares: Shares,
     weights: Option<Vec<u32>>,
@@ -343,7 +343,7 @@ impl Driver {
         };
         let now = Instant::ZERO;
         // No channel is zero: the first one is tuned to.
-        let mut juggler = Juggler::new(config, 0, now);
+        let mut schedule = SlotSchedule::new(config, 0, now);
         let mut members = Vec::new();
         for (place, (_, heard, surface)) in surfaces.into_iter().enumerate() {
             let number = u16::try_from(place).context("too many networks")?;
@@ -354,7 +354,7 @@ impl Driver {
             };
             let weight = u32::try_from(turns.slot.as_millis()).unwrap_or(u32::MAX);
             members.push(Member {
-                id: juggler.add(configured.weight(weight), now),
+                id: schedule.add(configured.weight(weight), now),
                 surface,
                 writer: Writer {
                     own,
@@ -373,7 +373,7 @@ impl Driver {
             ..SharesConfig::default()
         };
         Ok(Self {
-            juggler,
+            schedule,
             shares: Shares::new(shares, members.len()),
             weights: None,
             measured_at: Clock::now(),
@@ -425,9 +425,9 @@ impl Driver {
         let now = self.now();
         self.give_up_silent();
         self.follow_needs();
-        self.juggler.handle_timeout(now);
+        self.schedule.handle_timeout(now);
         self.carry_out();
-        let until = self.juggler.poll_timeout();
+        let until = self.schedule.poll_timeout();
         let mut timeout = until.map_or(LOOK, |(at, _)| at.since(self.now()));
         if !self.flying.is_empty() {
             timeout = timeout.min(SILENT);
@@ -503,7 +503,7 @@ impl Driver {
         let now = self.now();
         for (member, slot) in self.members.iter().zip(&slots) {
             let weight = u32::try_from(slot.as_millis()).unwrap_or(u32::MAX);
-            self.juggler.set_weight(member.id, weight, now);
+            self.schedule.set_weight(member.id, weight, now);
         }
         let cycle = slots.iter().sum();
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
@@ -516,7 +516,7 @@ impl Driver {
     fn has_left(&self) -> bool {
         let served = self.shares.served().and_then(|place| self.members.get(place));
         served
-            .and_then(|member| self.juggler.network(member.id))
+            .and_then(|member| self.schedule.network(member.id))
             .is_some_and(|network| network.queued() > 0)
     }
 
@@ -532,7 +532,7 @@ impl Driver {
             let packet = self.packets.put(&buffer[..length]);
             let bytes = u32::try_from(length).unwrap_or(u32::MAX);
             if let Err(packet) = self
-                .juggler
+                .schedule
                 .handle_packet_on(self.members[place].id, packet, bytes)
             {
                 // Its queue is full: TCP hears of it by the loss.
@@ -546,11 +546,11 @@ impl Driver {
     fn carry_out(&mut self) {
         loop {
             let mut is_idle = true;
-            while let Some(event) = self.juggler.poll_event() {
+            while let Some(event) = self.schedule.poll_event() {
                 is_idle = false;
                 self.on_event(event);
             }
-            while let Some(outgoing) = self.juggler.poll_transmit() {
+            while let Some(outgoing) = self.schedule.poll_transmit() {
                 is_idle = false;
                 self.transmit(outgoing);
             }
@@ -566,7 +566,7 @@ impl Driver {
                 self.shares.handle_left(self.has_left(), self.now());
                 self.tune(channel);
                 let now = self.now();
-                self.juggler.handle_timeout(now);
+                self.schedule.handle_timeout(now);
             }
             Event::Received { network, packet } => {
                 if let Some(tap) = self.device(network) {
@@ -614,7 +614,7 @@ impl Driver {
     /// Returns the channel of a network.
     fn channel_of(&self, place: usize) -> Option<u16> {
         let member = self.members.get(place)?;
-        Some(self.juggler.network(member.id)?.config().channel)
+        Some(self.schedule.network(member.id)?.config().channel)
     }
 
     fn device(&self, id: NetworkId) -> Option<&EthernetTap> {
@@ -637,7 +637,7 @@ impl Driver {
     fn look(&mut self) {
         self.repeat_beacons();
         for member in &self.members {
-            let network = self.juggler.network(member.id);
+            let network = self.schedule.network(member.id);
             let is_in = network.is_some_and(|network| match member.surface {
                 Surface::Device(_) => {
                     matches!(network.state(), State::Asleep | State::Waking | State::Awake)

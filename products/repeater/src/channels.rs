@@ -20,10 +20,10 @@ use hawser_dataplane::{Change, Command, Orders, PathSnapshot, PathState, Session
 use hawser_linux::wireless::bandwidth;
 use hawser_linux::wireless::cards::{Interface, Kind, Wireless};
 use hawser_linux::wireless::hostapd::{Hostapd, OnAir};
-use hawser_radio::multifacet::candidates::{Tuning, candidates};
-use hawser_radio::multifacet::migration::{Config, Migration, Search, Step, worth_moving};
-use hawser_radio::multifacet::occasion::Occasion;
 use hawser_radio::stations::channel;
+use hawser_radio::striping::candidates::{Tuning, candidates};
+use hawser_radio::striping::migration::{Config, Migration, Search, Step, worth_moving};
+use hawser_radio::striping::occasion::Occasion;
 use hawser_units::{Instant, PathId, Rate};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;

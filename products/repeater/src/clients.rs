@@ -1,7 +1,7 @@
 //! The air that the joining box needs towards its own clients, and the link that shares it.
 //!
 //! It looks at the queue towards the clients a hundred times a second, hands that to
-//! [`hawser_radio::multifacet::client_hop`], and asks the other box to hold the shared link to what
+//! [`hawser_radio::striping::client_hop`], and asks the other box to hold the shared link to what
 //! comes out: by [`Message::Cap`], which the side of a hub obeys for each path. It starts without
 //! anything to watch, finds the clients' interface when that appears, and starts anew when that is
 //! another. The link is held only beside another one that works: alone it carries what it can.
@@ -16,7 +16,7 @@ use hawser_dataplane::PathState;
 use hawser_linux::links::Interfaces;
 use hawser_linux::queues::Queues;
 use hawser_linux::wireless::cards::{self, Kind, Wireless};
-use hawser_radio::multifacet::client_hop::{ClientHop, LOOK, Look};
+use hawser_radio::striping::client_hop::{ClientHop, LOOK, Look};
 use hawser_units::{Bytes, Instant, NetworkId, Rate};
 use hawser_wire::control::Message;
 use serde_json::{Value, json};

@@ -65,7 +65,7 @@ use channels::Channels;
 use links::Links;
 
 pub use channels::Moving;
-pub use hawser_radio::multifacet::migration::Search;
+pub use hawser_radio::striping::migration::Search;
 
 /// Which side of a repeater a box is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 //! (All-APs eq. 6), slots that stay (Juggler section 3.4), and the faster access point without
 //! slots.
 
-use hawser_radio::all_aps::slots::Config;
-use hawser_radio::juggler::SharesConfig;
+use hawser_radio::delivery::slots::Config;
+use hawser_radio::slots::SharesConfig;
 use hawser_units::{Duration, Instant};
 
 use super::{Comparison, Measure};

@@ -1,7 +1,7 @@
 //! What networks, and whoever is near, may say.
 
 use super::Seeds;
-use hawser_radio::juggler::bytes::Writer;
+use hawser_radio::slots::bytes::Writer;
 
 /// Addresses behind aliases, compressed names, a circle, and what answers something else.
 pub(super) fn dns() -> Seeds {

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use hawser_netem::air::StationId;
 use hawser_netem::air::phy::DATA_OVERHEAD;
-use hawser_radio::all_aps::slots;
-use hawser_radio::juggler::{
-    DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, Juggler,
-    NetworkConfig, NetworkId, SharesConfig,
+use hawser_radio::delivery::slots;
+use hawser_radio::slots::{
+    DhcpClient, DhcpConfig, DhcpKind, DhcpMessage, Event, Handoff, HandoffEvent, IpConfig, NetworkConfig,
+    NetworkId, SharesConfig, SlotSchedule,
 };
 use hawser_units::{Duration, Instant};
 
@@ -34,13 +34,13 @@ pub enum Note {
     Bound(NetworkId),
 }
 
-/// Runs a [`Juggler`] on a station, with soft hand-off and DHCP where they are wanted.
+/// Runs a [`SlotSchedule`] on a station, with soft hand-off and DHCP where they are wanted.
 ///
 /// A socket chooses its network by the address that it sends from; others are assigned by the
 /// machine.
 pub struct JugglerMachine {
     at: StationId,
-    juggler: Juggler<Packet>,
+    juggler: SlotSchedule<Packet>,
     handoff: Option<Handoff>,
     addresses: BTreeMap<Address, NetworkId>,
     asking: Option<(Address, Address)>,
@@ -63,13 +63,13 @@ struct Shares {
 /// Slots that follow what each network needs, by its place in the rotation.
 struct Needs {
     cycle: Duration,
-    shares: hawser_radio::juggler::Shares,
+    shares: hawser_radio::slots::Shares,
 }
 
 impl JugglerMachine {
     /// One on the station `at`.
     #[must_use]
-    pub fn new(at: StationId, juggler: Juggler<Packet>) -> Self {
+    pub fn new(at: StationId, juggler: SlotSchedule<Packet>) -> Self {
         Self {
             at,
             juggler,
@@ -133,18 +133,18 @@ impl JugglerMachine {
         let networks = self.juggler.rotation().len();
         self.needs = Some(Needs {
             cycle: config.cycle,
-            shares: hawser_radio::juggler::Shares::new(config, networks),
+            shares: hawser_radio::slots::Shares::new(config, networks),
         });
     }
 
     /// The machine below.
     #[must_use]
-    pub fn juggler(&self) -> &Juggler<Packet> {
+    pub fn juggler(&self) -> &SlotSchedule<Packet> {
         &self.juggler
     }
 
     /// Both machines, to give roles before the run.
-    pub fn parts(&mut self) -> (&mut Juggler<Packet>, Option<&mut Handoff>) {
+    pub fn parts(&mut self) -> (&mut SlotSchedule<Packet>, Option<&mut Handoff>) {
         (&mut self.juggler, self.handoff.as_mut())
     }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use hawser_netem::air::phy::DATA_OVERHEAD;
 use hawser_netem::air::{Frame, StationId};
-use hawser_radio::all_aps::AccessPoints;
+use hawser_radio::delivery::AccessPoints;
 use hawser_units::Instant;
 
 use super::{Gate, Heard, Look};

@@ -1,9 +1,9 @@
 //! An access point and a repeater that are joined by two radios, on the machines of
-//! [`hawser_radio::multifacet`].
+//! [`hawser_radio::striping`].
 //!
 //! Scope: striping, throttling by the repeater's reports, order; a repeater towards clients on the
 //! shared channel or on its wire; the baselines that
-//! [`Discipline`](hawser_radio::multifacet::access_point::Discipline) names, and packets pinned to
+//! [`Discipline`](hawser_radio::striping::access_point::Discipline) names, and packets pinned to
 //! a link by their address; the search for a better own channel, announced in beacons and followed
 //! by the repeater ([`StripingMachine::search`]). Limitations: nobody associates; there are no
 //! beacons without a search; the upward direction uses one link.
@@ -22,8 +22,8 @@ use std::collections::BTreeMap;
 
 use hawser_netem::air::phy::DATA_OVERHEAD;
 use hawser_netem::air::{Frame, Outgoing, StationId};
-use hawser_radio::multifacet::access_point::{AccessPoint, OWN, SHARED, Striped};
-use hawser_radio::multifacet::throttle::Feedback;
+use hawser_radio::striping::access_point::{AccessPoint, OWN, SHARED, Striped};
+use hawser_radio::striping::throttle::Feedback;
 use hawser_units::Instant;
 
 use super::{AirContext, Finished, Heard, Machine};

@@ -16,8 +16,8 @@ use hawser_netem::LinkConfig;
 use hawser_netem::air::phy::Standard;
 use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
 use hawser_netem::scenario::{Scenario, Slots, Wifi};
-use hawser_radio::all_aps::{AccessPoints, slots};
-use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
+use hawser_radio::delivery::{AccessPoints, slots};
+use hawser_radio::slots::{Config, NetworkConfig, NetworkId, SlotSchedule};
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::airtime::Airtime;
 
@@ -265,7 +265,8 @@ fn share(
         };
         let cycle = slots::Config::default();
         let weight = (cycle.cycle / networks.len() as u32).as_millis() as u32;
-        let mut machine = JugglerMachine::new(own[0], Juggler::new(config, first.channel, Instant::ZERO));
+        let mut machine =
+            JugglerMachine::new(own[0], SlotSchedule::new(config, first.channel, Instant::ZERO));
         for ((index, _, wifi), point) in networks.iter().zip(&points) {
             let network = NetworkConfig::access_point(*index as u32, *point, wifi.channel);
             stations.slots[*index] = Some(machine.add(network.weight(weight), None));

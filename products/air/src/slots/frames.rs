@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant as Clock};
 
-use hawser_radio::juggler::bytes::{self, Notices, Radiotap, Sort};
+use hawser_radio::slots::bytes::{self, Notices, Radiotap, Sort};
 use hawser_radio::stations::frequency;
 use hawser_wire::air::{Beacon, Frame, Outgoing, StationId};
 
@@ -26,7 +26,7 @@ impl Driver {
             },
             Frame::Null { power_save } => Some(writer.null(power_save)),
             Frame::PsPoll => {
-                let aid = self.juggler.network(member.id).and_then(|network| network.aid());
+                let aid = self.schedule.network(member.id).and_then(|network| network.aid());
                 aid.map(|aid| writer.ps_poll(aid.into()))
             }
             Frame::Authenticate => Some(writer.authenticate()),
@@ -93,7 +93,7 @@ impl Driver {
             }
             self.packets.release(packet);
         }
-        self.juggler
+        self.schedule
             .handle_finished(what.to, &what.body, is_acknowledged, now);
     }
 
@@ -234,7 +234,7 @@ impl Driver {
             | bytes::Heard::Null
             | bytes::Heard::Data { .. } => return,
         };
-        self.juggler.handle_frame(peer, &body, now);
+        self.schedule.handle_frame(peer, &body, now);
     }
 }
 

@@ -5,7 +5,7 @@
 //! (WPA2, WPA3, 802.1X) and all keys stay in the kernel and in wpa_supplicant. What that station
 //! sends goes out over the monitor interface in its network's slot, encrypted already, and what
 //! became of it is told to the kernel; what its access point sends to it is handed to it. The
-//! station has the monitor's address, so the real card acknowledges for it. `juggler` tells the
+//! station has the monitor's address, so the real card acknowledges for it. `hawser_radio::slots` tells the
 //! access point when the card is away, which the station does not know: for it the last beacon is
 //! repeated while its network sleeps.
 //!
@@ -15,7 +15,7 @@
 use std::time::{Duration, Instant as Clock};
 
 use hawser_linux::hwsim::{Card, Cards, FromCards, RATES, Received, first_rate};
-use hawser_radio::juggler::bytes::{self, Envelope, Heard, Notices, Radiotap, Sort};
+use hawser_radio::slots::bytes::{self, Envelope, Heard, Notices, Radiotap, Sort};
 use hawser_radio::stations::frequency;
 
 use super::packets::{Origin, Packet};
@@ -86,13 +86,13 @@ impl Driver {
                 return;
             }
             Sort::ProbeRequest => self.give_known(place),
-            Sort::Authentication => self.juggler.set_association(id, None),
+            Sort::Authentication => self.schedule.set_association(id, None),
             Sort::Beacon | Sort::ProbeResponse | Sort::Leave | Sort::Data | Sort::Other => {}
         }
         bytes::clear_power_save(&mut frame);
         let packet = self.packets.put_from(&frame, origin);
         let length = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        if let Err(packet) = self.juggler.handle_packet_on(id, packet, length) {
+        if let Err(packet) = self.schedule.handle_packet_on(id, packet, length) {
             self.packets.release(packet);
             self.tell_station(place, origin, (1, false));
         }
@@ -111,7 +111,7 @@ impl Driver {
         };
         let is_leave = |envelope: Envelope| envelope.sort == Sort::Leave;
         if bytes::envelope(self.packets.get(packet)).is_some_and(is_leave) {
-            self.juggler.set_association(self.members[place].id, None);
+            self.schedule.set_association(self.members[place].id, None);
         }
         self.tell_station(place, origin, tries);
     }
@@ -126,7 +126,7 @@ impl Driver {
     }
 
     fn frequency_of(&self, place: usize) -> u32 {
-        let network = self.juggler.network(self.members[place].id);
+        let network = self.schedule.network(self.members[place].id);
         network.map_or(0, |network| frequency(network.config().channel.into()))
     }
 
@@ -155,7 +155,7 @@ impl Driver {
                 // Of the map of who is kept packets for, the machine knows the first 63. A later
                 // station wakes when the last of those does, which costs a frame.
                 let aid = u8::try_from(aid.clamp(1, 63)).unwrap_or(63);
-                self.juggler.set_association(id, Some(aid));
+                self.schedule.set_association(id, Some(aid));
             }
             _ => {}
         }

@@ -2,8 +2,8 @@
 //! station begins to follow.
 
 use futures_util::StreamExt;
-use hawser_radio::multifacet::announcement::channel_switch;
-use hawser_radio::multifacet::candidates::Tuning;
+use hawser_radio::striping::announcement::channel_switch;
+use hawser_radio::striping::candidates::Tuning;
 use netlink_packet_core::{DefaultNla, NLM_F_ACK, NLM_F_REQUEST, NetlinkMessage, NetlinkPayload, Nla};
 use netlink_packet_generic::GenlMessage;
 use tokio::sync::mpsc;

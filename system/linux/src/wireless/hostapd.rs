@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
-use hawser_radio::multifacet::candidates::Tuning;
+use hawser_radio::striping::candidates::Tuning;
 
 use super::conversation::Conversation;
 

@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use hawser_netem::{Capacity, LinkConfig, QueueBound, Random};
-use hawser_radio::all_aps::efficiency::marking_rate;
+use hawser_radio::delivery::efficiency::marking_rate;
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use hawser_sim::app::{TcpSink, TcpSource};

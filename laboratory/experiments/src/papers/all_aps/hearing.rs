@@ -14,9 +14,9 @@ use std::rc::Rc;
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Kind, Signal, StationConfig, StationId};
-use hawser_radio::all_aps::delivery::{Config, Delivery, RECORD_BYTES};
-use hawser_radio::all_aps::efficiency::{MARKING_CAP, window_at};
-use hawser_radio::all_aps::{Config as Comparison, slots};
+use hawser_radio::delivery::estimator::{Config, Delivery, RECORD_BYTES};
+use hawser_radio::delivery::efficiency::{MARKING_CAP, window_at};
+use hawser_radio::delivery::{Config as Comparison, slots};
 use hawser_units::{Duration, Instant, Rate};
 
 use super::marking::BEST;

@@ -13,7 +13,7 @@
 //!   out of reach is no subflow.
 //! - Hand-over changes to the access point that was heard ten beacons more often within two
 //!   seconds. It leaves the old one first; associating and getting an address take 1.5 s, as home
-//!   routers' DHCP does ([`hawser_radio::juggler::DhcpServerConfig`]).
+//!   routers' DHCP does ([`hawser_radio::slots::DhcpServerConfig`]).
 //! - TCP on one access point begins anew, with a fresh window, whenever that comes into reach.
 //!
 //! Chosen after a look: which access point is the best is judged over five seconds, as the shares

@@ -2,7 +2,7 @@
 //!
 //! # Scope
 //! The evaluation on one channel and on several. Estimator, marking and slots are the machines of
-//! [`hawser_radio::all_aps`]; the air is [`hawser_sim::radio`], but for figure 6, which the paper
+//! [`hawser_radio::delivery`]; the air is [`hawser_sim::radio`], but for figure 6, which the paper
 //! has from a queue model of its own.
 //!
 //! # Limitations

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use hawser_netem::LinkConfig;
 use hawser_netem::air::{AccessPointConfig, Kind, Signal, StationConfig, StationId, Transmitted};
-use hawser_radio::all_aps::{AccessPoints, Config as Comparison, Event};
+use hawser_radio::delivery::{AccessPoints, Config as Comparison, Event};
 use hawser_units::{Duration, Instant, Rate};
 
 use hawser_sim::app::{Cbr, DatagramSink, Meter, TcpSink, TcpSource};

@@ -8,7 +8,7 @@
 //!   next cycle's slots follow from it.
 
 use hawser_netem::Random;
-use hawser_radio::all_aps::slots::Config;
+use hawser_radio::delivery::slots::Config;
 use hawser_units::Duration;
 
 use super::percent;

@@ -4,7 +4,7 @@
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, RateControl, Signal, StationConfig, StationId};
 use hawser_netem::{Capacity, LinkConfig, QueueBound};
-use hawser_radio::juggler::{Config, Juggler, NetworkConfig, NetworkId};
+use hawser_radio::slots::{Config, NetworkConfig, NetworkId, SlotSchedule};
 use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use hawser_sim::app::{TcpDuplex, TcpSink, TcpSource};
@@ -132,7 +132,7 @@ impl Plan {
         };
         let first = channel(self.networks[0].0);
         let stations_of_laptop = radio.add_machine(vec![card(first)], |own| {
-            let mut machine = JugglerMachine::new(own[0], Juggler::new(config, first, Instant::ZERO));
+            let mut machine = JugglerMachine::new(own[0], SlotSchedule::new(config, first, Instant::ZERO));
             for (index, (behind, _)) in self.networks.iter().enumerate() {
                 let channel = channel(*behind);
                 let config = match behind {

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use hawser_netem::LinkConfig;
-use hawser_radio::juggler::{Config, DhcpServer, DhcpServerConfig, Handoff, HandoffConfig, IpConfig, Role};
+use hawser_radio::slots::{Config, DhcpServer, DhcpServerConfig, Handoff, HandoffConfig, IpConfig, Role};
 use hawser_units::{Duration, Instant};
 
 use super::lab::{Behind, Laptop, Plan, SLOT, halves, two};

@@ -30,7 +30,7 @@
 use hawser_netem::air::phy::PhyRate;
 use hawser_netem::air::{RateControl, Signal, loss_at};
 use hawser_netem::report::Spread;
-use hawser_radio::multifacet::BUFFER_PACKETS;
+use hawser_radio::striping::BUFFER_PACKETS;
 use hawser_units::{Duration, Rate};
 
 use super::floor::{Floor, Hop, Load, START, Scheme, Setup, ht, picture, throughput};

@@ -8,7 +8,7 @@
 //! the fastest hop towards it, 20 Mb/s on the own link, and, because the paper's gain needs it, the
 //! fastest on the shared link.
 
-use hawser_radio::multifacet::Hops;
+use hawser_radio::striping::Hops;
 
 use super::floor::{Load, Scheme, Setup, throughput};
 use super::hops::{SHORT, alone, alone_shared, five, forty_five, sixty, thirty, twenty};

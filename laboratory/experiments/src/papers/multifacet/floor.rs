@@ -15,7 +15,7 @@
 //!   differ by more than the 10 ms that the repeater waits, and that a 3x3 link of 40 MHz then
 //!   carries the 210 Mb/s that section 5.5 states as the most of one link.
 //! - The throttle's marks, factors and largest threshold are
-//!   [`hawser_radio::multifacet::throttle`]'s, settled after a look at the throughput of one set of
+//!   [`hawser_radio::striping::throttle`]'s, settled after a look at the throughput of one set of
 //!   hops (20, 30 and 60 Mb/s) and the same everywhere since. The naive baseline does not put
 //!   packets in order.
 //! - Drivers keep 128 frames a link, as ath9k does; the repeater 200 packets for its clients.
@@ -26,11 +26,11 @@
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{RateControl, Signal, StationConfig, StationId};
 use hawser_netem::{Capacity, LinkConfig};
-use hawser_radio::multifacet::access_point::{AccessPoint, Config, Discipline, OWN, SHARED};
-use hawser_radio::multifacet::migration::{self, Migration, Search};
-use hawser_radio::multifacet::reorder;
-use hawser_radio::multifacet::throttle::{MonitorConfig, ThrottleConfig};
-use hawser_radio::multifacet::{BUFFER_PACKETS, THRESHOLD};
+use hawser_radio::striping::access_point::{AccessPoint, Config, Discipline, OWN, SHARED};
+use hawser_radio::striping::migration::{self, Migration, Search};
+use hawser_radio::striping::reorder;
+use hawser_radio::striping::throttle::{MonitorConfig, ThrottleConfig};
+use hawser_radio::striping::{BUFFER_PACKETS, THRESHOLD};
 use hawser_units::{Duration, Instant, Rate};
 
 use super::others::{Competitor, DRIVER, add_neighbours};

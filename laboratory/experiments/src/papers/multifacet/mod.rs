@@ -2,7 +2,7 @@
 //! channel.
 //!
 //! # Scope
-//! Constants and channel migration, with the machines of [`hawser_radio::multifacet`]; everything
+//! Constants and channel migration, with the machines of [`hawser_radio::striping`]; everything
 //! else on the air of [`hawser_sim::radio`] with TCP, but for figure 14's striping under
 //! interference, which follows packets through two queues.
 
@@ -21,8 +21,8 @@ mod uncontrolled;
 mod video;
 mod wide;
 
-pub use hawser_radio::multifacet::access_point::{OWN, SHARED};
-pub use hawser_radio::multifacet::{BUFFER_PACKETS, Hops};
+pub use hawser_radio::striping::access_point::{OWN, SHARED};
+pub use hawser_radio::striping::{BUFFER_PACKETS, Hops};
 
 pub use aggregation::{
     Buffering, Fastest, Order, OverTheAir, adapted, buffering_hops, mean_and_deviation, order_hops, variable,

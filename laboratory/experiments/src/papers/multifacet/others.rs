@@ -3,7 +3,7 @@
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{AccessPointConfig, BEACON_LEN, Frame, Outgoing, Signal, StationConfig, StationId};
-use hawser_radio::multifacet::access_point::SHARED;
+use hawser_radio::striping::access_point::SHARED;
 use hawser_units::Duration;
 
 use hawser_sim::network::LinkId;

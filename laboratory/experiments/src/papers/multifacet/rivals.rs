@@ -17,7 +17,7 @@
 //!   was, the repeater's and its own frames included, and plans the shares of the links for the
 //!   next second by it.
 
-use hawser_radio::multifacet::access_point::SHARED;
+use hawser_radio::striping::access_point::SHARED;
 use hawser_units::Duration;
 
 use super::bottlenecks::Case;

@@ -6,8 +6,8 @@
 
 use hawser_netem::Random;
 use hawser_netem::air::phy::{ACK_LEN, DATA_OVERHEAD, PhyRate, Standard};
-use hawser_radio::multifacet::migration::{Config, Migration, Search, Step};
-use hawser_radio::multifacet::{BUFFER_PACKETS, REORDER_HOLD, REORDER_PACKETS};
+use hawser_radio::striping::migration::{Config, Migration, Search, Step};
+use hawser_radio::striping::{BUFFER_PACKETS, REORDER_HOLD, REORDER_PACKETS};
 use hawser_units::{Duration, Instant};
 
 use crate::reproduce::{Experiment, ExperimentError, Findings, Unit};
@@ -118,7 +118,7 @@ impl Experiment for Constants {
 #[cfg(test)]
 mod tests {
     use hawser_netem::air::Signal;
-    use hawser_radio::multifacet::access_point::OWN;
+    use hawser_radio::striping::access_point::OWN;
 
     use super::super::floor::{Floor, Flow, Load, START, Scheme, Setup, ht};
     use super::super::hops::{forty_five, sixty, twenty};

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use hawser_netem::Random;
-use hawser_radio::multifacet::Striping;
+use hawser_radio::striping::Striping;
 
 use crate::reproduce::{Experiment, ExperimentError, Findings, Quantity, Unit};
 

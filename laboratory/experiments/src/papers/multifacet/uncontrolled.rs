@@ -18,7 +18,7 @@
 
 use hawser_netem::Random;
 use hawser_netem::report::Spread;
-use hawser_radio::multifacet::Hops;
+use hawser_radio::striping::Hops;
 
 use super::floor::{Floor, Hop, Load, START, Scheme, Setup, picture, throughput};
 use super::hops::{LONG, alone, alone_shared, sixty, thirty, twenty};

@@ -4,11 +4,11 @@ use hawser_netem::air::phy::DATA_OVERHEAD;
 use std::collections::BTreeMap;
 
 use hawser_netem::air::{Frame, Outgoing, StationId};
-use hawser_radio::multifacet::THRESHOLD;
-use hawser_radio::multifacet::access_point::{OWN, SHARED};
-use hawser_radio::multifacet::following::{self, Follower};
-use hawser_radio::multifacet::reorder::{self, Reorder};
-use hawser_radio::multifacet::throttle::{Monitor, MonitorConfig};
+use hawser_radio::striping::THRESHOLD;
+use hawser_radio::striping::access_point::{OWN, SHARED};
+use hawser_radio::striping::following::{self, Follower};
+use hawser_radio::striping::reorder::{self, Reorder};
+use hawser_radio::striping::throttle::{Monitor, MonitorConfig};
 
 use super::queue::FairQueue;
 use super::searching::RETUNE;

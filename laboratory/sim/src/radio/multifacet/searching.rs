@@ -2,8 +2,8 @@
 //! how it measures.
 
 use hawser_netem::air::{BEACON_LEN, Beacon, Frame, Outgoing, StationId};
-use hawser_radio::multifacet::access_point::AccessPoint;
-use hawser_radio::multifacet::migration::Step;
+use hawser_radio::striping::access_point::AccessPoint;
+use hawser_radio::striping::migration::Step;
 use hawser_units::{Duration, Instant};
 
 use crate::packet::Packet;
@@ -156,7 +156,7 @@ impl Searching {
 }
 
 /// Between beacons: two of them are the announcement of
-/// [`hawser_radio::multifacet::migration::Config`].
+/// [`hawser_radio::striping::migration::Config`].
 pub(super) const BEACON: Duration = Duration::from_millis(100);
 /// How long a radio is deaf when it changes its channel. Source: Juggler section 3.5, six writes of
 /// half a millisecond.
@@ -166,6 +166,6 @@ pub(super) const ANNOUNCE_TAG: u16 = 2;
 /// Over which the own link's throughput is taken.
 const LOOK: Duration = Duration::from_secs(1);
 /// Frames of a test that wait at the radio.
-const PROBES: usize = hawser_radio::multifacet::THRESHOLD;
+const PROBES: usize = hawser_radio::striping::THRESHOLD;
 /// A full data frame. Units: bytes.
 const PROBE_LEN: u32 = 1536;

@@ -52,7 +52,7 @@ fn packet_times_are_those_of_equation_1() {
 fn delivery_is_that_of_equation_2() {
     for vector in vectors("nsdi15_eq2_delivery_prob") {
         let count = |field: &str| number(&vector, field) as u32;
-        let counts = delivery::Counts {
+        let counts = estimator::Counts {
             first: count("N0"),
             repeated: count("N1"),
             lost: count("Nlost"),

@@ -23,7 +23,7 @@ const B: StationId = StationId(2);
 
 /// Two access points on different channels, both associated, `A` active.
 struct Fixture {
-    juggler: Juggler<u32>,
+    schedule: SlotSchedule<u32>,
     now: Instant,
     a: NetworkId,
     b: NetworkId,
@@ -35,11 +35,11 @@ struct Fixture {
 
 impl Fixture {
     fn new(config: Config) -> Self {
-        let mut juggler = Juggler::new(config, 1, at(0));
-        let a = juggler.add(NetworkConfig::access_point(1, A, 1).ip(ip(10)), at(0));
-        let b = juggler.add(NetworkConfig::access_point(2, B, 11).ip(ip(20)), at(0));
+        let mut schedule = SlotSchedule::new(config, 1, at(0));
+        let a = schedule.add(NetworkConfig::access_point(1, A, 1).ip(ip(10)), at(0));
+        let b = schedule.add(NetworkConfig::access_point(2, B, 11).ip(ip(20)), at(0));
         Self {
-            juggler,
+            schedule,
             now: at(0),
             a,
             b,
@@ -62,7 +62,7 @@ impl Fixture {
 
     fn join(&mut self) {
         self.answer_everything();
-        let peer = self.juggler.network(self.juggler.active().unwrap()).unwrap();
+        let peer = self.schedule.network(self.schedule.active().unwrap()).unwrap();
         let peer = peer.config().peer;
         self.frame(peer, Frame::Authenticated);
         self.answer_everything();
@@ -71,20 +71,20 @@ impl Fixture {
     }
 
     fn frame(&mut self, from: StationId, frame: Frame<u32>) {
-        self.juggler.handle_frame(from, &frame, self.now);
+        self.schedule.handle_frame(from, &frame, self.now);
         self.drain();
     }
 
     /// Checks that nothing is sent on a network that is not tuned.
     fn drain(&mut self) -> Vec<Event<u32>> {
         let mut events = Vec::new();
-        while let Some(event) = self.juggler.poll_event() {
+        while let Some(event) = self.schedule.poll_event() {
             if let Some(peer) = recalled(&event, &mut self.tuned) {
                 self.take_back(peer);
             }
             events.push(event);
         }
-        while let Some(frame) = self.juggler.poll_transmit() {
+        while let Some(frame) = self.schedule.poll_transmit() {
             let expected = match frame.to {
                 Some(A) => 1,
                 Some(B) => 11,
@@ -103,7 +103,7 @@ impl Fixture {
         self.radio = kept;
         let taken: Vec<Outgoing<Frame<u32>>> = taken;
         self.returned += taken.len() as u64;
-        self.juggler
+        self.schedule
             .handle_returned(peer, taken.into_iter().map(|frame| (frame.body, frame.len)));
     }
 
@@ -113,7 +113,7 @@ impl Fixture {
             return false;
         }
         let frame = self.radio.remove(0);
-        self.juggler
+        self.schedule
             .handle_finished(frame.to, &frame.body, acknowledged, self.now);
         self.drain();
         true
@@ -126,16 +126,16 @@ impl Fixture {
 
     fn pass(&mut self, us: u64) {
         self.now += Duration::from_micros(us);
-        self.juggler.handle_timeout(self.now);
+        self.schedule.handle_timeout(self.now);
         self.drain();
     }
 
     /// Acknowledges what it sends; ends a slot if need be.
     fn pass_until_switched(&mut self) -> (NetworkId, Duration) {
         for _ in 0..100 {
-            let (due, _) = self.juggler.poll_timeout().unwrap();
+            let (due, _) = self.schedule.poll_timeout().unwrap();
             self.now = self.now.max(due);
-            self.juggler.handle_timeout(self.now);
+            self.schedule.handle_timeout(self.now);
             for event in self.drain() {
                 if let Event::Switched { to, took } = event {
                     return (to, took);
@@ -147,11 +147,11 @@ impl Fixture {
     }
 
     fn state(&self, id: NetworkId) -> State {
-        self.juggler.network(id).unwrap().state()
+        self.schedule.network(id).unwrap().state()
     }
 
     fn is_served(&self, id: NetworkId) -> bool {
-        self.juggler.active() == Some(id) && self.state(id) == State::Awake
+        self.schedule.active() == Some(id) && self.state(id) == State::Awake
     }
 
     fn sent(&self) -> Vec<Frame<u32>> {
@@ -182,7 +182,7 @@ fn joins_once_and_wakes_from_then_on() {
         fixture.pass_until_switched();
         fixture.answer_everything();
     }
-    assert_eq!(fixture.juggler.counters().associations, 2);
+    assert_eq!(fixture.schedule.counters().associations, 2);
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn a_lost_farewell_is_repeated_and_then_let_be() {
     assert_eq!(fixture.sent(), [Frame::Null { power_save: true }]);
     fixture.finish(false);
     assert_eq!(fixture.tuned, 11);
-    assert_eq!(fixture.juggler.counters().unannounced, 1);
+    assert_eq!(fixture.schedule.counters().unannounced, 1);
 }
 
 #[test]
@@ -231,8 +231,8 @@ fn fetches_what_is_kept_one_by_one_then_ends_power_save() {
     fixture.pass_until_switched();
     assert_eq!(fixture.sent(), [Frame::PsPoll]);
     let peer = fixture
-        .juggler
-        .network(fixture.juggler.active().unwrap())
+        .schedule
+        .network(fixture.schedule.active().unwrap())
         .unwrap();
     let peer = peer.config().peer;
     fixture.finish(true);
@@ -252,29 +252,29 @@ fn fetches_what_is_kept_one_by_one_then_ends_power_save() {
 fn flows_stay_where_they_began_and_applications_may_choose() {
     let mut fixture = Fixture::joined(Config::default());
     let (a, b) = (fixture.a, fixture.b);
-    assert_eq!(fixture.juggler.active(), Some(a));
-    fixture.juggler.prefer(2, b);
-    assert_eq!(fixture.juggler.handle_packet(1, 0, 100), Ok(a));
-    assert_eq!(fixture.juggler.handle_packet(2, 0, 100), Ok(b));
+    assert_eq!(fixture.schedule.active(), Some(a));
+    fixture.schedule.prefer(2, b);
+    assert_eq!(fixture.schedule.handle_packet(1, 0, 100), Ok(a));
+    assert_eq!(fixture.schedule.handle_packet(2, 0, 100), Ok(b));
     fixture.pass_until_switched();
-    assert_eq!(fixture.juggler.handle_packet(1, 0, 100), Ok(a));
-    assert_eq!(fixture.juggler.handle_packet(3, 0, 100), Ok(b));
+    assert_eq!(fixture.schedule.handle_packet(1, 0, 100), Ok(a));
+    assert_eq!(fixture.schedule.handle_packet(3, 0, 100), Ok(b));
 }
 
 #[test]
 fn no_flow_without_addresses() {
-    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
-    let id = juggler.add(NetworkConfig::access_point(1, A, 1), at(0));
-    assert_eq!(juggler.handle_packet(1, 5, 100), Err(5));
-    assert_eq!(juggler.counters().unroutable, 1);
-    juggler.set_ip(id, Some(ip(10)));
-    assert_eq!(juggler.handle_packet(1, 5, 100), Ok(id));
+    let mut schedule: SlotSchedule<u32> = SlotSchedule::new(Config::default(), 1, at(0));
+    let id = schedule.add(NetworkConfig::access_point(1, A, 1), at(0));
+    assert_eq!(schedule.handle_packet(1, 5, 100), Err(5));
+    assert_eq!(schedule.counters().unroutable, 1);
+    schedule.set_ip(id, Some(ip(10)));
+    assert_eq!(schedule.handle_packet(1, 5, 100), Ok(id));
 }
 
 #[test]
 fn slots_last_as_their_weights_say() {
     let mut fixture = Fixture::joined(Config::default());
-    fixture.juggler.set_weight(fixture.a, 9, fixture.now);
+    fixture.schedule.set_weight(fixture.a, 9, fixture.now);
     let mut starts = Vec::new();
     for _ in 0..5 {
         fixture.pass_until_switched();
@@ -286,21 +286,21 @@ fn slots_last_as_their_weights_say() {
 
 #[test]
 fn a_scanning_slot_goes_round_the_channels_and_reports_strangers() {
-    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
-    juggler.add(NetworkConfig::scan(vec![1, 6, 11], false), at(0));
+    let mut schedule: SlotSchedule<u32> = SlotSchedule::new(Config::default(), 1, at(0));
+    schedule.add(NetworkConfig::scan(vec![1, 6, 11], false), at(0));
     let mut channels = Vec::new();
     let mut now = at(0);
     for _ in 0..40 {
-        while let Some(event) = juggler.poll_event() {
+        while let Some(event) = schedule.poll_event() {
             if let Event::Tune { channel, .. } = event {
                 channels.push(channel);
             }
         }
-        let Some((due, _)) = juggler.poll_timeout() else {
+        let Some((due, _)) = schedule.poll_timeout() else {
             break;
         };
         now = now.max(due);
-        juggler.handle_timeout(now);
+        schedule.handle_timeout(now);
     }
     assert_eq!(channels[..4], [1, 6, 11, 1]);
     let beacon = Beacon {
@@ -309,8 +309,8 @@ fn a_scanning_slot_goes_round_the_channels_and_reports_strangers() {
         traffic: 0,
         moves: None,
     };
-    juggler.handle_frame(B, &Frame::Beacon(beacon), now);
-    let events: Vec<_> = std::iter::from_fn(|| juggler.poll_event()).collect();
+    schedule.handle_frame(B, &Frame::Beacon(beacon), now);
+    let events: Vec<_> = std::iter::from_fn(|| schedule.poll_event()).collect();
     assert!(
         events
             .iter()
@@ -321,33 +321,33 @@ fn a_scanning_slot_goes_round_the_channels_and_reports_strangers() {
 
 #[test]
 fn a_neighbour_needs_no_ceremony() {
-    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
-    let id = juggler.add(NetworkConfig::ad_hoc(A, 6).ip(ip(10)), at(0));
-    juggler.handle_timeout(at(10_000));
-    assert_eq!(juggler.handle_packet(1, 5, 100), Ok(id));
+    let mut schedule: SlotSchedule<u32> = SlotSchedule::new(Config::default(), 1, at(0));
+    let id = schedule.add(NetworkConfig::ad_hoc(A, 6).ip(ip(10)), at(0));
+    schedule.handle_timeout(at(10_000));
+    assert_eq!(schedule.handle_packet(1, 5, 100), Ok(id));
     assert!(matches!(
-        juggler.poll_transmit().map(|out| out.body),
+        schedule.poll_transmit().map(|out| out.body),
         Some(Frame::Data { packet: 5, .. })
     ));
 }
 
 #[test]
 fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
-    let mut juggler: Juggler<u32> = Juggler::new(Config::default(), 1, at(0));
-    let a = juggler.add(NetworkConfig::relayed(1, A, 1), at(0));
-    juggler.add(NetworkConfig::relayed(2, B, 11), at(0));
+    let mut schedule: SlotSchedule<u32> = SlotSchedule::new(Config::default(), 1, at(0));
+    let a = schedule.add(NetworkConfig::relayed(1, A, 1), at(0));
+    schedule.add(NetworkConfig::relayed(2, B, 11), at(0));
     let mut now = at(0);
     // Everything that is sent is acknowledged; what was sent until the slots of both are over.
-    let mut round = |juggler: &mut Juggler<u32>| {
+    let mut round = |schedule: &mut SlotSchedule<u32>| {
         let (mut sent, end) = (Vec::new(), now + Duration::from_millis(220));
         while now < end {
             now += Duration::from_micros(500);
-            juggler.handle_timeout(now);
-            while juggler.poll_event().is_some() {}
-            while let Some(outgoing) = juggler.poll_transmit() {
-                let channel = juggler.network(juggler.active().unwrap_or(a)).unwrap();
+            schedule.handle_timeout(now);
+            while schedule.poll_event().is_some() {}
+            while let Some(outgoing) = schedule.poll_transmit() {
+                let channel = schedule.network(schedule.active().unwrap_or(a)).unwrap();
                 assert_eq!(outgoing.to, Some(channel.config().peer));
-                juggler.handle_finished(outgoing.to, &outgoing.body, true, now);
+                schedule.handle_finished(outgoing.to, &outgoing.body, true, now);
                 if outgoing.to == Some(A) {
                     sent.push(outgoing.body);
                 }
@@ -361,20 +361,20 @@ fn a_relayed_network_is_put_to_sleep_once_its_station_has_joined() {
         power_save: false,
     };
     // Before it has joined, what the station sends passes, and nothing else is said.
-    juggler.handle_packet_on(a, 1, 30).unwrap();
-    assert_eq!(round(&mut juggler), [data(1)]);
-    juggler.set_association(a, Some(1));
-    let said = round(&mut juggler);
+    schedule.handle_packet_on(a, 1, 30).unwrap();
+    assert_eq!(round(&mut schedule), [data(1)]);
+    schedule.set_association(a, Some(1));
+    let said = round(&mut schedule);
     assert!(said.contains(&Frame::Null { power_save: true }), "{said:?}");
-    juggler.handle_packet_on(a, 2, 30).unwrap();
-    let said = round(&mut juggler);
+    schedule.handle_packet_on(a, 2, 30).unwrap();
+    let said = round(&mut schedule);
     assert!(said.contains(&data(2)), "{said:?}");
-    assert_eq!(juggler.counters().associations, 1);
+    assert_eq!(schedule.counters().associations, 1);
     // Gone again, whether it slept then or not.
-    juggler.set_association(a, None);
-    juggler.handle_packet_on(a, 3, 30).unwrap();
-    assert!(round(&mut juggler).contains(&data(3)));
-    assert_eq!(round(&mut juggler), []);
+    schedule.set_association(a, None);
+    schedule.handle_packet_on(a, 3, 30).unwrap();
+    assert!(round(&mut schedule).contains(&data(3)));
+    assert_eq!(round(&mut schedule), []);
 }
 
 #[test]
@@ -382,41 +382,44 @@ fn promotes_the_best_when_the_primary_is_lost() {
     let mut fixture = Fixture::joined(Config::default());
     let mut handoff = Handoff::new(HandoffConfig::default());
     let (a, b) = (fixture.a, fixture.b);
-    handoff.set_role(a, Role::Primary, &mut fixture.juggler, fixture.now);
-    handoff.set_role(b, Role::Candidate, &mut fixture.juggler, fixture.now);
-    handoff.probed(b, 5e6, &mut fixture.juggler, fixture.now);
+    handoff.set_role(a, Role::Primary, &mut fixture.schedule, fixture.now);
+    handoff.set_role(b, Role::Candidate, &mut fixture.schedule, fixture.now);
+    handoff.probed(b, 5e6, &mut fixture.schedule, fixture.now);
     assert_eq!(handoff.role(b), Some(Role::Secondary));
-    assert_eq!(handoff.primary_failed(&mut fixture.juggler, fixture.now), Some(b));
+    assert_eq!(
+        handoff.primary_failed(&mut fixture.schedule, fixture.now),
+        Some(b)
+    );
     assert_eq!(handoff.primary(), Some(b));
     fixture.answer_everything();
     let (active, took) = fixture.pass_until_switched();
     assert_eq!(active, b);
     assert!(took < Duration::from_millis(4), "{took:?}");
-    assert!(fixture.juggler.network(a).is_none());
+    assert!(fixture.schedule.network(a).is_none());
     let found = Event::Found {
         name: 1,
         peer: A,
         channel: 1,
     };
-    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
-    let again = *fixture.juggler.rotation().last().unwrap();
+    handoff.handle_event(&found, &mut fixture.schedule, fixture.now);
+    let again = *fixture.schedule.rotation().last().unwrap();
     assert_eq!(handoff.role(again), Some(Role::Candidate));
-    handoff.probed(again, 10e3, &mut fixture.juggler, fixture.now);
+    handoff.probed(again, 10e3, &mut fixture.schedule, fixture.now);
     assert_eq!(handoff.role(again), None);
-    assert!(fixture.juggler.network(again).is_none());
-    handoff.handle_event(&found, &mut fixture.juggler, fixture.now);
-    assert_eq!(fixture.juggler.rotation(), [b]);
+    assert!(fixture.schedule.network(again).is_none());
+    handoff.handle_event(&found, &mut fixture.schedule, fixture.now);
+    assert_eq!(fixture.schedule.rotation(), [b]);
 }
 
 #[test]
 fn addresses_resolve_in_their_own_network_only() {
     let mut fixture = Fixture::joined(Config::default());
     let (a, b) = (fixture.a, fixture.b);
-    fixture.juggler.network_mut(a).unwrap().learn_neighbour(1, 0xaa);
-    let gateway = |id| fixture.juggler.network(id).unwrap().next_hop(0x0a00_0001);
+    fixture.schedule.network_mut(a).unwrap().learn_neighbour(1, 0xaa);
+    let gateway = |id| fixture.schedule.network(id).unwrap().next_hop(0x0a00_0001);
     assert_eq!(gateway(a), Ok(0xaa));
     assert_eq!(gateway(b), Err(Some(1)));
-    assert_eq!(fixture.juggler.network(a).unwrap().next_hop(99), Err(Some(99)));
+    assert_eq!(fixture.schedule.network(a).unwrap().next_hop(99), Err(Some(99)));
 }
 
 /// What happens to an active network in each state: (state, frame, state after).
@@ -453,9 +456,9 @@ fn every_transition() {
     ];
     for (state, frame, after) in table {
         let mut fixture = Fixture::joined(Config::default());
-        let id = fixture.juggler.active().unwrap();
-        let peer = fixture.juggler.network(id).unwrap().config().peer;
-        fixture.juggler.set_state(id, state, None);
+        let id = fixture.schedule.active().unwrap();
+        let peer = fixture.schedule.network(id).unwrap().config().peer;
+        fixture.schedule.set_state(id, state, None);
         fixture.frame(peer, frame);
         assert_eq!(fixture.state(id), after, "{state:?} {frame:?}");
     }
@@ -523,7 +526,7 @@ proptest! {
         for op in ops {
             match op {
                 Op::Packet(flow) => {
-                    let _ = fixture.juggler.handle_packet(u64::from(flow), 1, 100);
+                    let _ = fixture.schedule.handle_packet(u64::from(flow), 1, 100);
                 }
                 Op::Finish(acknowledged) => {
                     fixture.finish(acknowledged);
@@ -537,24 +540,24 @@ proptest! {
                 }
                 Op::Weight(b, weight) => {
                     let id = if b { fixture.b } else { fixture.a };
-                    fixture.juggler.set_weight(id, u32::from(weight), fixture.now);
+                    fixture.schedule.set_weight(id, u32::from(weight), fixture.now);
                 }
                 Op::Activate(b) => {
                     let id = if b { fixture.b } else { fixture.a };
-                    fixture.juggler.activate(id, fixture.now);
+                    fixture.schedule.activate(id, fixture.now);
                 }
             }
             fixture.drain();
-            let counters = fixture.juggler.counters();
+            let counters = fixture.schedule.counters();
             let known = counters.delivered + counters.given_up + counters.abandoned;
-            prop_assert_eq!(counters.accepted, known + fixture.juggler.held() as u64);
+            prop_assert_eq!(counters.accepted, known + fixture.schedule.held() as u64);
         }
         // On good air every network is served again, and everything leaves.
         let mut served = std::collections::BTreeSet::new();
         for _ in 0..400 {
             fixture.answer_everything();
-            if let Some(id) = fixture.juggler.active() {
-                let peer = fixture.juggler.network(id).unwrap().config().peer;
+            if let Some(id) = fixture.schedule.active() {
+                let peer = fixture.schedule.network(id).unwrap().config().peer;
                 match fixture.state(id) {
                     State::Authenticating => fixture.frame(peer, Frame::Authenticated),
                     State::Associating => fixture.frame(peer, Frame::Associated { aid: 1 }),
@@ -568,7 +571,7 @@ proptest! {
             }
             fixture.pass(5_000);
         }
-        prop_assert_eq!(fixture.juggler.held(), 0);
+        prop_assert_eq!(fixture.schedule.held(), 0);
         prop_assert_eq!(served.len(), 2);
     }
 }

@@ -5,9 +5,9 @@ use hawser_units::Instant;
 use hawser_wire::air::phy::DATA_OVERHEAD;
 use hawser_wire::air::{Beacon, Frame, StationId};
 
-use super::{Event, Juggler, NetworkId, Phase, State};
+use super::{Event, NetworkId, Phase, SlotSchedule, State};
 
-impl<P: Copy> Juggler<P> {
+impl<P: Copy> SlotSchedule<P> {
     /// Takes in a frame that the radio received.
     pub fn handle_frame(&mut self, from: StationId, frame: &Frame<P>, now: Instant) {
         self.heard.insert(from, now);

@@ -114,7 +114,7 @@ mod tests {
     use hawser_wire::air::phy::{PhyRate, Standard};
 
     use super::*;
-    use crate::juggler::bytes::{Heard, Writer, parse};
+    use crate::slots::bytes::{Heard, Writer, parse};
 
     const STATION: [u8; 6] = [2, 0, 0, 0, 0, 9];
     const ACCESS_POINT: [u8; 6] = [2, 0, 0, 0, 0, 1];

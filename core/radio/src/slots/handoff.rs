@@ -19,7 +19,7 @@ use hawser_units::{Duration, Instant};
 use hawser_wire::air::StationId;
 
 use super::network::{IpConfig, NetworkConfig, NetworkId};
-use super::{Event, Juggler};
+use super::{Event, SlotSchedule};
 
 /// How a radio is divided between now and later.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -77,7 +77,7 @@ pub enum HandoffEvent {
     Dropped(NetworkId),
 }
 
-/// Decides which networks a [`Juggler`] serves, and for how long.
+/// Decides which networks a [`SlotSchedule`] serves, and for how long.
 #[derive(Debug)]
 pub struct Handoff {
     config: HandoffConfig,
@@ -112,34 +112,40 @@ impl Handoff {
     }
 
     /// Gives a network of the radio a role, such as the first primary.
-    pub fn set_role<P: Copy>(&mut self, id: NetworkId, role: Role, juggler: &mut Juggler<P>, now: Instant) {
+    pub fn set_role<P: Copy>(
+        &mut self,
+        id: NetworkId,
+        role: Role,
+        schedule: &mut SlotSchedule<P>,
+        now: Instant,
+    ) {
         self.roles.insert(id, role);
         let weight = match role {
             Role::Primary => self.config.primary,
             Role::Secondary | Role::Candidate => self.config.secondary,
         };
-        juggler.set_weight(id, weight, now);
-        self.share(juggler, now);
+        schedule.set_weight(id, weight, now);
+        self.share(schedule, now);
     }
 
     /// Divides the background's part of the radio anew.
-    fn share<P: Copy>(&self, juggler: &mut Juggler<P>, now: Instant) {
+    fn share<P: Copy>(&self, schedule: &mut SlotSchedule<P>, now: Instant) {
         let others = self.roles.values().filter(|role| **role != Role::Primary);
         let taken = others.count() as u32 * self.config.secondary;
         let left = self.config.background.saturating_sub(taken).max(1);
-        for id in juggler.rotation().to_vec() {
-            if juggler.network(id).is_some_and(super::VirtualNetwork::is_scan) {
-                juggler.set_weight(id, left, now);
+        for id in schedule.rotation().to_vec() {
+            if schedule.network(id).is_some_and(super::VirtualNetwork::is_scan) {
+                schedule.set_weight(id, left, now);
             }
         }
     }
 
     /// Takes in what the radio tells.
-    pub fn handle_event<P: Copy>(&mut self, event: &Event<P>, juggler: &mut Juggler<P>, now: Instant) {
+    pub fn handle_event<P: Copy>(&mut self, event: &Event<P>, schedule: &mut SlotSchedule<P>, now: Instant) {
         match *event {
-            Event::Found { name, peer, channel } => self.on_found(name, peer, channel, juggler, now),
+            Event::Found { name, peer, channel } => self.on_found(name, peer, channel, schedule, now),
             Event::Associated(id) if self.role(id) == Some(Role::Candidate) => {
-                let has_ip = juggler
+                let has_ip = schedule
                     .network(id)
                     .is_some_and(|network| network.config().ip.is_some());
                 self.events.push_back(if has_ip {
@@ -162,12 +168,12 @@ impl Handoff {
         name: u32,
         peer: StationId,
         channel: u16,
-        juggler: &mut Juggler<P>,
+        schedule: &mut SlotSchedule<P>,
         now: Instant,
     ) {
         self.dropped
             .retain(|_, since| now.since(*since) < self.config.forget_after);
-        let is_known = |id: &NetworkId| juggler.network(*id).is_some_and(|n| n.config().peer == peer);
+        let is_known = |id: &NetworkId| schedule.network(*id).is_some_and(|n| n.config().peer == peer);
         let others = self.roles.values().filter(|role| **role != Role::Primary);
         if self.dropped.contains_key(&peer)
             || self.roles.keys().any(is_known)
@@ -176,41 +182,45 @@ impl Handoff {
             return;
         }
         let config = NetworkConfig::access_point(name, peer, channel).weight(self.config.secondary);
-        let id = juggler.add(config, now);
+        let id = schedule.add(config, now);
         self.roles.insert(id, Role::Candidate);
-        self.share(juggler, now);
+        self.share(schedule, now);
         // It is known to be there now.
-        juggler.activate(id, now);
+        schedule.activate(id, now);
     }
 
     /// A network has its addresses.
-    pub fn configured<P: Copy>(&mut self, id: NetworkId, ip: IpConfig, juggler: &mut Juggler<P>) {
-        juggler.set_ip(id, Some(ip));
+    pub fn configured<P: Copy>(&mut self, id: NetworkId, ip: IpConfig, schedule: &mut SlotSchedule<P>) {
+        schedule.set_ip(id, Some(ip));
         self.events.push_back(HandoffEvent::Probe(id));
     }
 
     /// A network was probed. Units: bit/s.
-    pub fn probed<P: Copy>(&mut self, id: NetworkId, bps: f64, juggler: &mut Juggler<P>, now: Instant) {
-        juggler.set_quality(id, bps);
+    pub fn probed<P: Copy>(&mut self, id: NetworkId, bps: f64, schedule: &mut SlotSchedule<P>, now: Instant) {
+        schedule.set_quality(id, bps);
         if self.role(id) == Some(Role::Primary) {
             return;
         }
         if bps >= self.config.least_quality {
-            self.set_role(id, Role::Secondary, juggler, now);
-        } else if let Some(network) = juggler.network(id) {
+            self.set_role(id, Role::Secondary, schedule, now);
+        } else if let Some(network) = schedule.network(id) {
             self.dropped.insert(network.config().peer, now);
             self.roles.remove(&id);
-            juggler.remove(id, now);
-            self.share(juggler, now);
+            schedule.remove(id, now);
+            self.share(schedule, now);
             self.events.push_back(HandoffEvent::Dropped(id));
         }
     }
 
     /// The primary does not carry anything any more: the best secondary takes its place, and its
     /// slot begins now. `None`: there is none.
-    pub fn primary_failed<P: Copy>(&mut self, juggler: &mut Juggler<P>, now: Instant) -> Option<NetworkId> {
+    pub fn primary_failed<P: Copy>(
+        &mut self,
+        schedule: &mut SlotSchedule<P>,
+        now: Instant,
+    ) -> Option<NetworkId> {
         let quality = |id: &NetworkId| {
-            let network = juggler.network(*id);
+            let network = schedule.network(*id);
             network.and_then(|network| network.quality()).unwrap_or(0.0)
         };
         let secondaries = self.roles.iter().filter(|(_, role)| **role == Role::Secondary);
@@ -218,15 +228,15 @@ impl Handoff {
             .map(|(id, _)| *id)
             .max_by(|a, b| quality(a).total_cmp(&quality(b)))?;
         let old = self.primary();
-        self.set_role(best, Role::Primary, juggler, now);
+        self.set_role(best, Role::Primary, schedule, now);
         match old {
             Some(old) => {
                 self.roles.remove(&old);
-                juggler.replace(old, best, now);
+                schedule.replace(old, best, now);
             }
-            None => juggler.activate(best, now),
+            None => schedule.activate(best, now),
         }
-        self.share(juggler, now);
+        self.share(schedule, now);
         self.events.push_back(HandoffEvent::Promoted(best));
         Some(best)
     }

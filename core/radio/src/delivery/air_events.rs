@@ -208,8 +208,8 @@ impl World {
                 truth.is_backup,
                 "a change was not told"
             );
-            let capacity = delivery::Config::default().capacity;
-            assert!(self.points.delivery(ap).memory() <= capacity * delivery::RECORD_BYTES);
+            let capacity = estimator::Config::default().capacity;
+            assert!(self.points.delivery(ap).memory() <= capacity * estimator::RECORD_BYTES);
             let share = self.points.marking_rate(ap, self.now);
             assert!((0.0..=efficiency::MARKING_CAP).contains(&share));
             let is_heard = truth

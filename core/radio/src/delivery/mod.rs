@@ -26,8 +26,8 @@
 
 #[cfg(test)]
 mod air_events;
-pub mod delivery;
 pub mod efficiency;
+pub mod estimator;
 pub mod slots;
 #[cfg(test)]
 mod tests;
@@ -38,14 +38,14 @@ use hawser_units::Random;
 use hawser_units::{Duration, Instant};
 use hawser_wire::airtime::Airtime as Shared;
 
-use delivery::Delivery;
 use efficiency::{Airtime, marking_rate};
+use estimator::Delivery;
 
 /// How access points are compared.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config {
     /// How delivery is estimated.
-    pub delivery: delivery::Config,
+    pub delivery: estimator::Config,
     /// What a packet takes besides its bits.
     pub airtime: Airtime,
     /// An access point is marked when its packet time exceeds the best one's by this factor and by
@@ -68,7 +68,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            delivery: delivery::Config::default(),
+            delivery: estimator::Config::default(),
             airtime: Airtime::ofdm(),
             threshold: 1.2,
             regular: 3,

@@ -4,9 +4,9 @@
 use hawser_units::Instant;
 use hawser_wire::air::{BEACON_LEN, Frame, MANAGEMENT_LEN, NULL_LEN, Outgoing, PS_POLL_LEN, StationId};
 
-use super::{Event, Juggler, Mode, NetworkId, Phase, State, Wake};
+use super::{Event, Mode, NetworkId, Phase, SlotSchedule, State, Wake};
 
-impl<P: Copy> Juggler<P> {
+impl<P: Copy> SlotSchedule<P> {
     /// The slot is over.
     pub(super) fn leave(&mut self, now: Instant) {
         let Some(id) = self.current else { return };

@@ -111,7 +111,7 @@ pub enum Wake {
 /// What the radio has to do, or its owner should know.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event<P> {
-    /// Take back what waits for this station and hand it to [`Juggler::handle_returned`].
+    /// Take back what waits for this station and hand it to [`SlotSchedule::handle_returned`].
     Recall(StationId),
     /// Tune to a channel; the radio is away for `takes`. Then take back what still waits for
     /// `leaving`.
@@ -216,7 +216,7 @@ enum Phase {
 /// Cost: O(log n) a packet in flows and networks; memory bounded by [`Config::queue`] packets a
 /// network.
 #[derive(Debug)]
-pub struct Juggler<P> {
+pub struct SlotSchedule<P> {
     config: Config,
     networks: BTreeMap<NetworkId, VirtualNetwork<P>>,
     rotation: Vec<NetworkId>,
@@ -236,7 +236,7 @@ pub struct Juggler<P> {
     counters: Counters,
 }
 
-impl<P: Copy> Juggler<P> {
+impl<P: Copy> SlotSchedule<P> {
     /// A radio without networks, tuned to `channel`.
     #[must_use]
     pub fn new(config: Config, channel: u16, now: Instant) -> Self {

@@ -78,7 +78,7 @@ struct Station {
 }
 
 struct World {
-    juggler: Juggler<u32>,
+    schedule: SlotSchedule<u32>,
     /// Two access points and the neighbour.
     ids: [NetworkId; 3],
     stations: [Station; 2],
@@ -98,9 +98,10 @@ impl World {
             wake,
             ..Config::default()
         };
-        let mut juggler = Juggler::new(config, CHANNELS[0], Instant::ZERO);
-        let ids = [0, 1, 2].map(|network| juggler.add(configured(network, CHANNELS[network]), Instant::ZERO));
-        juggler.add(NetworkConfig::scan(CHANNELS.to_vec(), false), Instant::ZERO);
+        let mut schedule = SlotSchedule::new(config, CHANNELS[0], Instant::ZERO);
+        let ids =
+            [0, 1, 2].map(|network| schedule.add(configured(network, CHANNELS[network]), Instant::ZERO));
+        schedule.add(NetworkConfig::scan(CHANNELS.to_vec(), false), Instant::ZERO);
         let station = |channel| Station {
             machine: AccessPoint::new(
                 AccessPointConfig {
@@ -116,7 +117,7 @@ impl World {
             lost_on_air: 0,
         };
         let mut world = Self {
-            juggler,
+            schedule,
             ids,
             stations: [station(CHANNELS[0]), station(CHANNELS[1])],
             radio: VecDeque::new(),
@@ -132,7 +133,7 @@ impl World {
     fn apply(&mut self, op: &Op) {
         match *op {
             Op::Up(flow) => {
-                let _ = self.juggler.handle_packet(u64::from(flow), 1, 100);
+                let _ = self.schedule.handle_packet(u64::from(flow), 1, 100);
             }
             Op::Down { ap, count } => {
                 for _ in 0..count {
@@ -168,9 +169,9 @@ impl World {
                 self.stations[ap].machine.announce_move(to, beacons);
             }
             Op::AddAnew(network) => self.add_anew(network),
-            Op::Activate(network) => self.juggler.activate(self.ids[network], self.now),
+            Op::Activate(network) => self.schedule.activate(self.ids[network], self.now),
             Op::Weight(network, weight) => {
-                self.juggler
+                self.schedule
                     .set_weight(self.ids[network], u32::from(weight), self.now);
             }
             Op::Wait(us) => self.wait(Duration::from_micros(u64::from(us))),
@@ -180,9 +181,9 @@ impl World {
 
     fn add_anew(&mut self, network: usize) {
         let id = self.ids[network];
-        let channel = self.juggler.network(id).map(|known| known.config().channel);
-        self.juggler.remove(id, self.now);
-        self.ids[network] = self.juggler.add(
+        let channel = self.schedule.network(id).map(|known| known.config().channel);
+        self.schedule.remove(id, self.now);
+        self.ids[network] = self.schedule.add(
             configured(network, channel.unwrap_or(CHANNELS[network])),
             self.now,
         );
@@ -192,7 +193,7 @@ impl World {
         let end = self.now + time;
         loop {
             let beacons = self.stations.iter().map(|station| station.machine.poll_timeout());
-            let slot = self.juggler.poll_timeout().map(|(at, _)| at);
+            let slot = self.schedule.poll_timeout().map(|(at, _)| at);
             let due = beacons.chain(slot).min().expect("beacons go on for ever");
             if due > end {
                 break;
@@ -201,7 +202,7 @@ impl World {
             for station in &mut self.stations {
                 station.machine.handle_timeout(self.now);
             }
-            self.juggler.handle_timeout(self.now);
+            self.schedule.handle_timeout(self.now);
             self.pump();
         }
         self.now = end;
@@ -209,14 +210,14 @@ impl World {
 
     /// The radio hears only what is sent where it is, and nothing while it is retuned.
     fn is_with(&self, channel: u16) -> bool {
-        self.tuned == channel && !matches!(self.juggler.phase, Phase::Tuning { .. })
+        self.tuned == channel && !matches!(self.schedule.phase, Phase::Tuning { .. })
     }
 
     fn hear(&mut self, ap: usize, frame: &Frame<u32>) -> bool {
         let is_heard = self.is_with(self.stations[ap].channel);
         if is_heard {
             self.heard += u64::from(frame.into_packet().is_some());
-            self.juggler.handle_frame(peer(ap), frame, self.now);
+            self.schedule.handle_frame(peer(ap), frame, self.now);
         }
         is_heard
     }
@@ -234,7 +235,7 @@ impl World {
             let machine = &mut self.stations[ap].machine;
             let _ = machine.handle_frame(CLIENT, &frame.body, self.now);
         }
-        self.juggler
+        self.schedule
             .handle_finished(frame.to, &frame.body, is_acknowledged && is_there, self.now);
         true
     }
@@ -255,7 +256,7 @@ impl World {
         }
         let (ap, channel, frame) = self.beacons.swap_remove(which % self.beacons.len());
         if arrives && self.is_with(channel) {
-            self.juggler.handle_frame(peer(ap), &frame, self.now);
+            self.schedule.handle_frame(peer(ap), &frame, self.now);
         }
     }
 
@@ -264,12 +265,12 @@ impl World {
         for ap in 0..self.stations.len() {
             self.pump_station(ap);
         }
-        while let Some(event) = self.juggler.poll_event() {
+        while let Some(event) = self.schedule.poll_event() {
             if let Some(peer) = recalled(&event, &mut self.tuned) {
                 self.take_back(peer);
             }
         }
-        while let Some(frame) = self.juggler.poll_transmit() {
+        while let Some(frame) = self.schedule.poll_transmit() {
             self.radio.push_back(frame);
         }
         self.check();
@@ -307,13 +308,13 @@ impl World {
             .into_iter()
             .partition::<VecDeque<_>, _>(|frame| frame.to == Some(peer));
         self.radio = kept;
-        self.juggler
+        self.schedule
             .handle_returned(peer, taken.into_iter().map(|frame| (frame.body, frame.len)));
     }
 
     fn check(&self) {
-        let counters = self.juggler.counters();
-        let known = counters.delivered + counters.given_up + counters.abandoned + self.juggler.held() as u64;
+        let counters = self.schedule.counters();
+        let known = counters.delivered + counters.given_up + counters.abandoned + self.schedule.held() as u64;
         assert_eq!(
             counters.accepted, known,
             "a packet of the client is lost without being counted"
@@ -333,7 +334,7 @@ impl World {
         );
         assert_eq!(counters.received, self.heard);
         for frame in &self.radio {
-            let network = self.ids.iter().filter_map(|id| self.juggler.network(*id));
+            let network = self.ids.iter().filter_map(|id| self.schedule.network(*id));
             let mut network = network.filter(|network| Some(network.config().peer) == frame.to);
             let channel = network.next().map(|network| network.config().channel);
             assert_eq!(
@@ -361,8 +362,8 @@ impl World {
                 self.pump();
             }
             let is_served = |id: &NetworkId| {
-                let network = self.juggler.network(*id);
-                self.juggler.is_active(*id) && network.is_some_and(|network| network.state() == State::Awake)
+                let network = self.schedule.network(*id);
+                self.schedule.is_active(*id) && network.is_some_and(|network| network.state() == State::Awake)
             };
             served.extend(self.ids.iter().position(is_served));
         }
@@ -403,7 +404,7 @@ proptest! {
         }
         let served = world.settle();
         prop_assert_eq!(served.len(), 3, "a network is not served again");
-        prop_assert_eq!((world.juggler.held(), world.radio.len()), (0, 0));
+        prop_assert_eq!((world.schedule.held(), world.radio.len()), (0, 0));
         for station in &world.stations {
             prop_assert_eq!(station.machine.kept(CLIENT), 0, "an access point still believes that the radio sleeps");
         }
