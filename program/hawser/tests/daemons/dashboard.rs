@@ -194,9 +194,12 @@ fn a_browser_shows_networks_by_their_names() {
     };
     let page = browser("--dump-dom");
     for network in ["fiber", "lte", "&lt;b&gt;0"] {
-        let card = format!("<h3>{network} <span");
+        let card = format!("</svg> {network} <span");
         assert!(page.contains(&card), "{network} is not in {page}");
+        let legend = format!("</svg> {network}</li>");
+        assert!(page.contains(&legend), "{network} has no colour in {page}");
     }
+    the_chart_stacks_all_networks(&page);
     assert!(page.contains("receives "), "{page}");
     assert!(
         page.contains("aria-label=\"pause fiber\">pause</button>"),
@@ -208,6 +211,24 @@ fn a_browser_shows_networks_by_their_names() {
     if let Ok(place) = std::env::var("HAWSER_SCREENSHOT") {
         browser(&format!("--screenshot={place}"));
     }
+}
+
+/// Looks for an area of each network and direction, a scale, a time axis and the sentence above.
+fn the_chart_stacks_all_networks(page: &str) {
+    let (_, chart) = page.split_once("<svg id=\"chart\"").expect("a chart");
+    let (chart, _) = chart.split_once("</svg>").unwrap();
+    let areas = chart.matches("<polygon ").count();
+    assert_eq!(areas, 2 * 3, "up and down of three networks: {chart}");
+    for label in ["bit/s</text>", ">now</text>", "−4 min</text>", "received ↑"] {
+        assert!(chart.contains(label), "{label}: {chart}");
+    }
+    let (_, sentence) = page.split_once("<p id=\"sentence\">").unwrap();
+    let (sentence, _) = sentence.split_once('<').unwrap();
+    // The third network leads nowhere.
+    assert!(
+        sentence.contains("&lt;b&gt;0 is") && sentence.contains("fiber"),
+        "{sentence}"
+    );
 }
 
 /// A browser, worked through its DevTools protocol: a text of JSON and a zero byte, each way.

@@ -67,6 +67,7 @@ async fn answer(asked: Asked, mut stream: TcpStream, served: Arc<Served>) -> std
     };
     let answer = match asked.path.as_str() {
         "/" => page("text/html; charset=utf-8", include_str!("page.html")),
+        "/chart.js" => page("text/javascript; charset=utf-8", include_str!("chart.js")),
         "/page.js" => page("text/javascript; charset=utf-8", include_str!("page.js")),
         "/page.css" => page("text/css; charset=utf-8", include_str!("page.css")),
         "/status" => page("application/json", &status(&served.socket).await.to_string()),

@@ -5,26 +5,34 @@
 
 let trouble = ""; // why the last click did nothing
 const KEPT = 300; // seconds of history on the page
+const UNWRITTEN = 80; // seconds: a write of the history is due each 60, for steps of 10
 const MOST_FLOWS = 50;
 const token = location.hash.slice(1);
 const rates = new Map(); // name of a network -> [{ up, down }], bit/s, of the last minutes
+const colours = new Map(); // name of a network -> number of its colour
+let before; // what the daemon has kept of the minutes before the page was opened
 let past; // what the daemon has kept of a longer span, where one is chosen
 
 const by = (id) => document.getElementById(id);
+
+// The colour of a network, by number; it keeps it while the page is open.
+function colour(name) {
+  if (!colours.has(name)) colours.set(name, colours.size % COLOURS);
+  return colours.get(name);
+}
+
+// A square in the colour of a network.
+function key(network) {
+  const made = drawn("svg", { viewBox: "0 0 10 10", class: "key", "aria-hidden": "true" });
+  made.append(drawn("rect", { width: 10, height: 10, rx: 2, class: `n${colour(network.name)}` }));
+  return made;
+}
 
 function element(tag, text, name) {
   const made = document.createElement(tag);
   if (text !== undefined) made.textContent = text;
   if (name) made.className = name;
   return made;
-}
-
-function rate(bps) {
-  if (typeof bps !== "number") return "–";
-  if (bps < 1e3) return `${Math.round(bps)} bit/s`;
-  if (bps < 1e6) return `${Math.round(bps / 1e3)} kbit/s`;
-  if (bps < 1e9) return `${(bps / 1e6).toFixed(1)} Mbit/s`;
-  return `${(bps / 1e9).toFixed(2)} Gbit/s`;
 }
 
 function bytes(count) {
@@ -63,13 +71,30 @@ function networks(status) {
   });
 }
 
+// What a network carried before the page was opened, one point for each second.
+function earlier(network) {
+  const steps = before?.networks[network.kept];
+  if (!steps) return [];
+  const points = Array.from({ length: KEPT }, () => ({ up: 0, down: 0 }));
+  steps.forEach(([at, down, up], step) => {
+    const from = Math.floor(at - (before.until - KEPT));
+    // The newest steps are written once a minute; until then the last one that is known stands for them.
+    const length = step === steps.length - 1 ? UNWRITTEN : before.step_s;
+    for (let second = Math.max(from, 0); second < Math.min(from + length, KEPT); second += 1) {
+      points[second] = { up, down };
+    }
+  });
+  return points;
+}
+
 function remember(all) {
   const names = new Set(all.map((network) => network.name));
   for (const name of rates.keys()) {
     if (!names.has(name)) rates.delete(name);
   }
   for (const network of all) {
-    const points = rates.get(network.name) || [];
+    colour(network.name);
+    const points = rates.get(network.name) || earlier(network);
     points.push({ up: network.send_bps || 0, down: network.receive_bps || 0 });
     if (points.length > KEPT) points.shift();
     rates.set(network.name, points);
@@ -78,7 +103,7 @@ function remember(all) {
 
 // What is drawn of a network: each second of the last minutes, or each step of a longer span, and how
 // many steps there is room for.
-function drawn(network) {
+function pointsOf(network) {
   if (!past) {
     const points = rates.get(network.name) || [];
     return [points.map((point, at) => ({ ...point, place: KEPT - points.length + at })), KEPT];
@@ -234,6 +259,7 @@ function showRules(status) {
 function card(network, whole) {
   const made = element("article", undefined, "card");
   const title = element("h3", network.name);
+  title.prepend(key(network), " ");
   const isGood = network.state === "active";
   title.append(" ", element("span", network.state || "", isGood ? "good" : "bad"), ...actions(network));
   const canvas = element("canvas");
@@ -281,6 +307,46 @@ function row(cells) {
   return made;
 }
 
+// The bar of a flow: which networks carried how much of it.
+function carriers(flow, all) {
+  const carried = (flow.by_path || []).map(([path, sent]) => [all.find((one) => one.path === path), sent])
+    .filter(([network, sent]) => network && sent > 0);
+  const whole = carried.reduce((sum, [, sent]) => sum + sent, 0);
+  if (!whole) return "";
+  const shares = carried.map(([network, sent]) => [network, sent / whole]);
+  const words = shares.map(([network, share]) => `${network.name} ${Math.round(100 * share)} %`).join(", ");
+  const bar = drawn("svg", { class: "bar", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": words });
+  bar.append(drawn("title", {}, words));
+  let from = 0;
+  for (const [network, share] of shares) {
+    bar.append(drawn("rect", { x: 100 * from, width: 100 * share, y: 0, height: 10, class: `n${colour(network.name)}` }));
+    from += share;
+  }
+  return [bar];
+}
+
+// All networks in one chart, with their sum, and why traffic is where it is.
+function showChart(status, all) {
+  const shown = all.map((network) => {
+    const [points, room] = pointsOf(network);
+    return { points, room, colour: colour(network.name) };
+  });
+  const room = shown[0]?.room || KEPT;
+  const labels = past ? timeLabels(past.span, past.until) : timeLabels(KEPT);
+  drawChart(by("chart"), shown, room, labels);
+  const sum = (field) => rate(all.reduce((sum, one) => sum + (one[field] || 0), 0));
+  by("sum-down").textContent = sum("receive_bps");
+  by("sum-up").textContent = sum("send_bps");
+  by("sentence").textContent = sentence(status, all);
+  by("chart").setAttribute("aria-label",
+    `Rates of all networks: ${sum("receive_bps")} received, ${sum("send_bps")} sent`);
+  by("legend").replaceChildren(...all.map((network) => {
+    const made = element("li");
+    made.append(key(network), ` ${network.name}`);
+    return made;
+  }));
+}
+
 function show(status) {
   const state = by("state");
   state.textContent = status.state || "up";
@@ -301,7 +367,8 @@ function show(status) {
   showSchedulers(status);
   showRules(status);
   focusOn(focused);
-  for (const [network, , canvas] of cards) draw(canvas, ...drawn(network));
+  showChart(status, all);
+  for (const [network, , canvas] of cards) draw(canvas, ...pointsOf(network));
 
   const clients = status.clients || [];
   by("clients-section").hidden = clients.length === 0;
@@ -312,7 +379,7 @@ function show(status) {
   flows.sort((a, b) => (b.sent_bytes || 0) - (a.sent_bytes || 0));
   by("flows-section").hidden = flows.length === 0;
   by("flows").tBodies[0].replaceChildren(...flows.slice(0, MOST_FLOWS).map((flow) =>
-    row([flow.flow, flow.class, flow.scheduler, bytes(flow.sent_bytes), flow.why || ""])));
+    row([flow.flow, flow.class, bytes(flow.sent_bytes), carriers(flow, all), flow.why || "", flow.scheduler])));
 }
 
 async function look() {
@@ -343,4 +410,10 @@ async function keepLooking() {
   setTimeout(keepLooking, 1000);
 }
 
-keepLooking();
+async function begin() {
+  const kept = await fetch(`history/${KEPT}`).catch(() => undefined);
+  if (kept && kept.ok) before = await kept.json();
+  keepLooking();
+}
+
+begin();

@@ -14,8 +14,8 @@ use std::rc::Rc;
 
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Kind, Signal, StationConfig, StationId};
-use hawser_radio::delivery::estimator::{Config, Delivery, RECORD_BYTES};
 use hawser_radio::delivery::efficiency::{MARKING_CAP, window_at};
+use hawser_radio::delivery::estimator::{Config, Delivery, RECORD_BYTES};
 use hawser_radio::delivery::{Config as Comparison, slots};
 use hawser_units::{Duration, Instant, Rate};
 
