@@ -16,7 +16,7 @@ pub use experiment::{Axis, Curve, Experiment, ExperimentError, Findings, Measure
 pub use quantity::{Dimension, Quantity, Unit};
 pub(crate) use report::number;
 pub use report::{
-    Bars, ClaimReport, OnRealPackets, PageError, ReproductionReport, SpreadReport, escape, page,
+    Bars, ClaimReport, OnRealPackets, PageError, ReproductionReport, SpreadReport, Standing, escape, page,
     with_real_packets,
 };
 pub use runner::{

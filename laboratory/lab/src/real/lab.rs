@@ -82,9 +82,11 @@ pub(super) struct Transfer {
 /// What became of a stream.
 pub(super) struct Received {
     pub(super) sent: u64,
-    /// Units: percent.
+    /// Share that did not arrive within [`USEFUL`]. Units: percent.
     pub(super) loss: f64,
-    /// Of each layer. Units: percent.
+    /// Share that did not arrive at all. Units: percent.
+    pub(super) never: f64,
+    /// [`Self::loss`] of each layer. Units: percent.
     pub(super) layer_loss: Vec<f64>,
     /// What each link lost of the packets that it was given. Units: percent.
     pub(super) link_loss: Vec<f64>,
@@ -123,6 +125,7 @@ impl Received {
             delays.get(index).copied().unwrap_or_default()
         };
         vec![
+            ("never came in %".to_owned(), self.never),
             ("median delay in ms".to_owned(), at(0.5)),
             ("p99 in ms".to_owned(), at(0.99)),
             ("payload of frames in %".to_owned(), 100.0 * self.payload),
@@ -200,17 +203,19 @@ impl<'a> Lab<'a> {
             bail!("{}: a stream reported something else", self.setup)
         };
         let asked_for = (*sent).min(load.datagrams());
+        let is_in_time = |(_, nanos): &&(u64, u64)| *nanos <= USEFUL.as_nanos() as u64;
+        let in_time = arrivals.iter().filter(is_in_time).copied().collect();
         let Finding::Udp {
             sent,
             loss,
             layer_loss,
-            arrivals,
             ..
-        } = Finding::of_datagrams(asked_for, arrivals.clone(), load.layers)
+        } = Finding::of_datagrams(asked_for, in_time, load.layers)
         else {
             bail!("{}: a stream reported something else", self.setup)
         };
         let asked_for = arrivals.iter().filter(|(number, _)| *number < sent);
+        let delays: Vec<f64> = asked_for.map(|(_, nanos)| *nanos as f64 / 1e6).collect();
         let down = |(network, _): (usize, &Link)| report.networks.get(&name_of(network));
         let networks = stated.links.iter().enumerate().filter_map(down);
         Ok(Received {
@@ -218,7 +223,8 @@ impl<'a> Lab<'a> {
             loss: loss * 100.0,
             layer_loss: layer_loss.iter().map(|loss| loss * 100.0).collect(),
             link_loss: networks.map(lost).collect(),
-            delays: asked_for.map(|(_, nanos)| *nanos as f64 / 1e6).collect(),
+            never: 100.0 * (1.0 - delays.len() as f64 / sent.max(1) as f64),
+            delays,
             framing: stated.carrier.framing_of_datagrams(load.payload),
             payload: (arrivals.len() as u64 * load.payload) as f64 / carried(&report).max(1.0),
         })
@@ -455,6 +461,9 @@ const ETHERNET: u64 = 14;
 const UDP_AND_IP: u64 = 28;
 /// With time stamps.
 const TCP_AND_IP: u64 = 52;
+/// Delay up to which a packet of a stream is of use. Source: ITU-T G.114 calls one-way delays above
+/// 400 ms unacceptable for conversation.
+const USEFUL: Duration = Duration::from_millis(400);
 /// As long as what the paper's queues hold takes over its slowest link.
 const DRAINING: Duration = Duration::from_secs(15);
 /// Of links that come and go.

@@ -10,21 +10,58 @@ use super::{accepted, evidence, measured, paper};
 /// What was measured of a claim on real packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnRealPackets {
-    /// In words.
+    /// In words; its verdict and its number of runs can be read from them.
     pub text: String,
-    /// Whether it is at least as good as the paper.
-    pub is_as_good: bool,
+    /// The verdict.
+    pub standing: Standing,
+    /// How often it was measured.
+    pub runs: usize,
+}
+
+/// Verdict of a claim on real packets beside the paper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// As good as the paper's own number, in each run.
+    Good,
+    /// Good only where the bytes that our headers take are allowed for, in each run.
+    GoodExceptHeaders,
+    /// Not as good even then, in any run.
+    Worse,
+    /// Runs differ in it.
+    Undecided,
+}
+
+impl Standing {
+    /// Words of [`Self::Worse`].
+    pub const WORSE: [&str; 3] = ["not as good", "not as there", "not so here"];
+    /// Words of [`Self::Undecided`].
+    pub const UNDECIDED: &str = "undecided";
+    /// Words of [`Self::GoodExceptHeaders`].
+    pub const GOOD_EXCEPT_HEADERS: &str = "good except headers";
 }
 
 impl OnRealPackets {
-    /// How [`Self::text`] says that something is not as good.
-    pub const WORSE: [&str; 3] = ["not as good", "not as there", "not so here"];
-
-    /// What a page has of it; `None` when it has nothing.
-    fn of_page(cell: &str) -> Option<Self> {
-        (!cell.is_empty()).then(|| Self {
+    /// Reads a cell of a page; `None` when it is empty.
+    #[must_use]
+    pub fn of_page(cell: &str) -> Option<Self> {
+        if cell.is_empty() {
+            return None;
+        }
+        let standing = if Standing::WORSE.iter().any(|words| cell.contains(words)) {
+            Standing::Worse
+        } else if cell.contains(Standing::UNDECIDED) {
+            Standing::Undecided
+        } else if cell.contains(Standing::GOOD_EXCEPT_HEADERS) {
+            Standing::GoodExceptHeaders
+        } else {
+            Standing::Good
+        };
+        let before = cell.split_once(" run").map_or("", |(before, _)| before);
+        let runs = before.rsplit(' ').next().and_then(|runs| runs.parse().ok());
+        Some(Self {
             text: cell.replace("\\|", "|"),
-            is_as_good: !Self::WORSE.iter().any(|words| cell.contains(words)),
+            standing,
+            runs: runs.unwrap_or(1),
         })
     }
 }
@@ -109,21 +146,29 @@ pub(super) fn rewrite(page: &str, ids: &[&str], new: &Real) -> Result<String, Pa
 
 /// What stands above the tables; the claims come with whether they were simulated.
 fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u32) -> String {
-    let (mut all, mut simulated, mut on_real, mut as_good) = (0, 0, 0, 0);
+    let (mut all, mut simulated, mut once) = (0, 0, 0);
+    let mut standings = BTreeMap::from(ALL_STANDINGS.map(|standing| (standing, 0)));
     for (id, is_simulated) in claims {
         let measured = real.get(id);
         all += 1;
-        on_real += usize::from(measured.is_some());
-        as_good += usize::from(measured.is_some_and(|measured| measured.is_as_good));
         simulated += usize::from(is_simulated && measured.is_none());
+        if let Some(measured) = measured {
+            *standings.entry(measured.standing).or_default() += 1;
+            once += usize::from(measured.runs == 1);
+        }
     }
+    let [good, except_headers, worse, undecided] = ALL_STANDINGS.map(|standing| standings[&standing]);
+    let on_real: usize = standings.values().sum();
     format!(
         "# The five papers, claim by claim\n\n\
-         Of {all} claims only the simulator shows {simulated}: they are **not** real. {on_real} were measured on real\n\
-         packets, {as_good} of them with a result at least as good as the paper's, and {} by nothing.\n\n\
+         Of {all} claims {on_real} were measured on real packets: {good} with a result as good as the paper's own\n\
+         number, {except_headers} good except headers (as good only where the bytes that our headers take are allowed\n\
+         for), {undecided} undecided (their runs differ in it), {worse} worse. {once} of these rest on **one run**. Only\n\
+         the simulator shows {simulated}: they are **not** real. Nothing shows {}.\n\n\
          The simulator's column holds the {SEEDS}{seeds} seeds and the range. The last column holds the\n\
-         median of the runs on real packets, their range, and what is needed to be as good as the paper\n\
-         with the headers that packets have here ([reproducing the papers](reproduce.md)). A row again:\n\n    \
+         median of the runs on real packets, their range, the paper's number and, where headers change it,\n\
+         what it would be with the headers that packets have here ([reproducing the papers](reproduce.md)).\n\
+         A packet of a stream that arrives later than 400 ms counts as lost. A row again:\n\n    \
          hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
          The whole page again, and only what `--real --json` has written anew:\n\n    \
          hawser-lab reproduce --markdown docs/five-papers.md --with real.json\n    \
@@ -131,6 +176,14 @@ fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u
         all - simulated - on_real,
     )
 }
+
+/// All verdicts, in the order of the page's head.
+const ALL_STANDINGS: [Standing; 4] = [
+    Standing::Good,
+    Standing::GoodExceptHeaders,
+    Standing::Worse,
+    Standing::Undecided,
+];
 
 fn in_words(real: &Real, id: &str) -> String {
     real.get(id)

@@ -10,7 +10,7 @@ mod table;
 pub use chart::{Bars, escape};
 pub use figure::page;
 pub use json::{ClaimReport, ReproductionReport, SpreadReport};
-pub use markdown::{OnRealPackets, PageError};
+pub use markdown::{OnRealPackets, PageError, Standing};
 
 use std::collections::BTreeMap;
 

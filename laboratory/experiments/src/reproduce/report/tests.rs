@@ -142,8 +142,9 @@ fn numbers_read_well() {
 
 fn real() -> BTreeMap<String, OnRealPackets> {
     let measured = OnRealPackets {
-        text: "1.5 x, of 2 x | needed".to_owned(),
-        is_as_good: true,
+        text: "1.5 x, at least 2 x | 1 run: as good".to_owned(),
+        standing: Standing::Good,
+        runs: 1,
     };
     BTreeMap::from([("A.fig9.ratio".to_owned(), measured)])
 }
@@ -155,11 +156,15 @@ fn the_page_counts_what_only_the_simulator_shows() {
     let claims = reproduction().claims.len();
     assert!(
         page.contains(&format!(
-            "Of {claims} claims only the simulator shows 2: they are **not** real. 1 were measured"
+            "Of {claims} claims 1 were measured on real packets: 1 with a result as good"
         )),
         "{page}"
     );
-    assert!(page.contains(&format!("and {} by nothing", claims - 3)), "{page}");
+    assert!(
+        page.contains("the simulator shows 2: they are **not** real"),
+        "{page}"
+    );
+    assert!(page.contains(&format!("Nothing shows {}.", claims - 3)), "{page}");
     for claim in &reproduction().claims {
         assert_eq!(
             page.matches(&format!("| `{}` |", claim.claim.id)).count(),
@@ -167,11 +172,11 @@ fn the_page_counts_what_only_the_simulator_shows() {
             "{page}"
         );
     }
-    assert!(page.contains("| 1.5 x, of 2 x \\| needed |"), "{page}");
     assert!(
-        page.contains("1 of them with a result at least as good"),
+        page.contains("| 1.5 x, at least 2 x \\| 1 run: as good |"),
         "{page}"
     );
+    assert!(page.contains("1 of these rest on **one run**"), "{page}");
 }
 
 #[test]
@@ -187,8 +192,9 @@ fn only_what_was_measured_on_real_packets_is_written_anew() {
     // What is not measured anew stays as it was.
     assert_eq!(markdown::rewrite(&with, &ids, &BTreeMap::new()), Ok(with.clone()));
     let worse = OnRealPackets {
-        text: "1.1 x: not as good".to_owned(),
-        is_as_good: false,
+        text: "1.1 x, 3 runs: not as good".to_owned(),
+        standing: Standing::Worse,
+        runs: 3,
     };
     let worse = BTreeMap::from([("A.fig9.ratio".to_owned(), worse)]);
     let rewritten = markdown::rewrite(&with, &ids, &worse).expect("such a page");

@@ -131,7 +131,7 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
             _ => None,
         };
         all.extend(claim.map(|claim| {
-            Measured::loss(format!("H.fig13.{claim}"), media.loss, framing, floor).with(in_detail(&received))
+            Measured::loss(format!("H.fig13.{claim}"), media.loss, framing, floor).with(received.evidence())
         }));
         if count > 1 {
             striped = (striped.0.max(media.loss), striped.1.max(floor), framing);
@@ -161,7 +161,7 @@ fn streaming(lab: &mut Lab<'_>) -> anyhow::Result<Vec<Measured>> {
         "H.fig13.two175",
         failed.loss > TERMINATED,
         framing,
-        [vec![("loss in %".to_owned(), failed.loss)], in_detail(&received)].concat(),
+        [vec![("loss in %".to_owned(), failed.loss)], received.evidence()].concat(),
     ));
     Ok(all)
 }
@@ -224,12 +224,6 @@ fn media(lab: &mut Lab<'_>, lines: &Stated, kbps: u64) -> anyhow::Result<(Recept
     };
     let stream = lab.stream(lines, load)?;
     Ok((Reception::of(stream.sent, &stream.delays, LATE), stream))
-}
-
-/// What came at all, beside what came in time.
-fn in_detail(received: &Received) -> Vec<(String, f64)> {
-    let never = ("never came in %".to_owned(), received.loss);
-    [never].into_iter().chain(received.evidence()).collect()
 }
 
 /// The paper's serial lines: ten bits for a byte.
