@@ -59,6 +59,13 @@ openwrt:
 	scripts/needs static
 	scripts/openwrt
 
+# A release, put together and signed, in out/release; publishes nothing (docs/releases.md).
+.PHONY: release
+release:
+	scripts/needs run
+	scripts/needs release
+	scripts/release $(ARGS)
+
 # The manual as a book, for a browser or a web server: out/book
 .PHONY: book
 book:

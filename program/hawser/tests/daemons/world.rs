@@ -263,7 +263,11 @@ impl World {
             // Link-local addresses and multicast routes appear a moment after their link.
             let is_late = |line: &&str| line.contains("fe80") || line.contains("ff00::/8");
             let text = String::from_utf8_lossy(&output.stdout).into_owned();
-            let lines: Vec<_> = text.lines().filter(|line| !is_late(line)).collect();
+            let mut lines: Vec<_> = text.lines().filter(|line| !is_late(line)).collect();
+            // Routes of one destination and metric stand in the order in which they were written.
+            if question.contains("route") {
+                lines.sort_unstable();
+            }
             answers.push_str(&format!("{question}: {}\n", lines.join("\n")));
         }
         answers
