@@ -109,6 +109,31 @@ fn a_hang_stops_both_directions_for_its_time() {
     assert!(hung.networks["a"].up.lost > 100, "{}", hung.networks["a"].up.lost);
 }
 
+/// A call in both directions over two networks, one of which has a translator that forgets it twice.
+#[test]
+fn a_call_over_two_networks_misses_one_packet_at_most_where_a_nat_forgets_one() {
+    for delay in ["10ms", "30ms", "60ms"] {
+        let text = format!(
+            "name = \"x\"\nduration = \"12s\"\nvia = \"hub\"\n[[network]]\nname = \"a\"\n\
+             down = {{ rate = \"20mbit\", delay = \"{delay}\" }}\nup = {{ rate = \"20mbit\", delay = \"{delay}\" }}\n\
+             nat = {{ timeout = \"300s\", change_ports = true }}\n[[network]]\nname = \"b\"\n\
+             down = {{ rate = \"5mbit\", delay = \"40ms\" }}\nup = {{ rate = \"5mbit\", delay = \"40ms\" }}\n{}{}{}{}",
+            udp("80kbit", 200),
+            udp("80kbit", 200) + "direction = \"up\"\n",
+            event("4s", "\"nat-flush\""),
+            event("8s", "\"nat-flush\"")
+        );
+        let report = outcome(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        for workload in &report.workloads {
+            let hawser_netem::report::Finding::Udp { sent, received, .. } = workload else {
+                panic!("{workload:?}")
+            };
+            // Once for each of two times.
+            assert!(sent - received <= 2, "{delay}: {received} of {sent}");
+        }
+    }
+}
+
 #[test]
 fn a_nat_that_forgets_is_found_again_by_the_tunnel_also_with_another_port() {
     let nat = "nat = { timeout = \"30s\", change_ports = true }\n";
