@@ -71,6 +71,18 @@ impl StreamId {
     }
 }
 
+/// Reasons of [`Frame::Reset`] and [`Frame::Stop`].
+///
+/// Source: docs/streams.md.
+pub mod reason {
+    /// The connection was reset, or has timed out.
+    pub const RESET: u16 = 1;
+    /// The process that knew the stream has ended.
+    pub const UNKNOWN: u16 = 2;
+    /// The peer may not reach the destination any more.
+    pub const FORBIDDEN: u16 = 3;
+}
+
 /// Position of a datagram's bytes in their stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {

@@ -61,6 +61,8 @@ impl Connection {
     fn prepare(socket: Socket) -> io::Result<Self> {
         socket.set_tcp_nodelay(true)?;
         socket.set_tcp_notsent_lowat(NOT_SENT)?;
+        // Also where the process is killed: what was cut short must not look complete.
+        socket.set_linger(Some(Duration::ZERO))?;
         Ok(Self(socket))
     }
 
@@ -94,9 +96,9 @@ impl Connection {
         let _ = self.0.shutdown(Shutdown::Write);
     }
 
-    /// Lets the connection end with a reset when it closes.
-    pub fn reset_on_close(&self) {
-        let _ = self.0.set_linger(Some(Duration::ZERO));
+    /// Lets the connection close without a reset: both directions have ended.
+    pub fn close_in_order(&self) {
+        let _ = self.0.set_linger(None);
     }
 }
 
@@ -320,7 +322,6 @@ mod tests {
         assert_eq!(read(&far).unwrap().unwrap(), b"some");
         assert_eq!(read(&far).unwrap().unwrap(), b"", "the end");
         assert_eq!(read(&near).unwrap(), None, "half of it is open");
-        far.reset_on_close();
         drop(far);
         writing.add(near.as_fd(), Interest::Read, 5).unwrap_err();
         assert_eq!(read(&near).unwrap_err().kind(), io::ErrorKind::ConnectionReset);

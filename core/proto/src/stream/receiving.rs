@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Inner;
-use hawser_wire::stream::{ACK_RANGES, Ack, Frame, Open, Position, StreamId};
+use hawser_wire::stream::{ACK_RANGES, Ack, Frame, Open, Position, StreamId, reason};
 
 use super::ranges::Ranges;
 
@@ -364,12 +364,27 @@ impl Receiving {
         })
     }
 
-    /// Bytes of a stream that is not here: a closed one is acknowledged whole.
+    /// A datagram about a stream that is not here: a closed one is acknowledged whole. One that
+    /// was never opened here was opened with a process before this one, and is refused.
     fn on_unknown(&mut self, id: StreamId) {
         self.counters.unknown += 1;
         if self.was_opened(id) {
             let ack = Ack::new(id, 0, 0, true);
             self.events.push_back(Event::Send(Frame::Ack(ack)));
+            return;
+        }
+        let (code, sent) = (reason::UNKNOWN, 0);
+        for frame in [Frame::Stop { id, code }, Frame::Reset { id, code, sent }] {
+            self.events.push_back(Event::Send(frame));
+        }
+    }
+
+    /// Forgets a stream, whatever of it is missing: its connection was refused, or reset. What
+    /// arrives later is acknowledged whole.
+    pub fn forget(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.remove(&id) {
+            self.consumed += stream.highest - stream.consumed;
+            self.announce();
         }
     }
 
@@ -420,7 +435,9 @@ impl Receiving {
 
     fn on_reset(&mut self, id: StreamId, code: u16, sent: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
-            self.on_unknown(id);
+            self.counters.unknown += 1;
+            let ack = Ack::new(id, 0, 0, true);
+            self.events.push_back(Event::Send(Frame::Ack(ack)));
             return;
         };
         let sent = sent.clamp(stream.highest, stream.promised.max(stream.highest));

@@ -1,0 +1,567 @@
+//! Connections of this machine that become streams, and the addresses by which the machine's own
+//! kernel answers them.
+//!
+//! ```text
+//!                 SYN, held             Answer: connected         both directions are over
+//!   (unknown) ------------> asking ---------------------> open -----------------------> closing
+//!                             | refused, unreachable        ^ the kernel's listener       | idle
+//!                             v                             | answers in the name of      v
+//!                          answered, forgotten              | the destination         forgotten
+//! ```
+//!
+//! Each connection has an alias port: to the listener it comes from there. No socket, no clock.
+//!
+//! Cost: O(1) a packet of TCP. Bound: [`MAX`] connections.
+
+use std::collections::{BTreeMap, HashMap};
+use std::net::{IpAddr, SocketAddr};
+
+use hawser_units::{Duration, Instant};
+use hawser_wire::icmp;
+use hawser_wire::inner::{self, FlowKey, Summary, protocol};
+use hawser_wire::offload::{Offload, VIRTIO_LEN};
+use hawser_wire::readdress::{alias_for, asks, is_alias, is_plain, readdress, refusal};
+use hawser_wire::stream::Outcome;
+
+use super::StreamName;
+use crate::SessionId;
+
+/// Connections at once.
+///
+/// Source: a third of the alias ports, so that a port rests before it is used again.
+const MAX: usize = 20_000;
+/// The first alias port. Source: those below belong to services (RFC 6335 section 6).
+const FIRST_PORT: u16 = 1_024;
+/// Lifetime of an idle connection that is over, or that nobody has accepted.
+///
+/// Source: Linux, `TCP_TIMEWAIT_LEN`, 60 s, and a retransmission.
+const CLOSING: Duration = Duration::from_secs(65);
+/// Lifetime of a request that its program does not repeat.
+///
+/// Source: the longest interval of a SYN's retransmissions at `tcp_syn_retries` = 6, 64 s.
+const ASKING: Duration = Duration::from_secs(130);
+/// Lifetime of the note that the hub makes no stream to a destination.
+///
+/// Source: no measurement; what a hub lets its clients reach changes by hand.
+const REFUSED: Duration = Duration::from_secs(60);
+/// Destinations that are remembered so.
+///
+/// Source: no measurement; 100 KB.
+const MAX_REFUSED: usize = 1_024;
+/// Interval of looks for connections that are over.
+const SWEEP: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+enum State {
+    /// The peer was asked; the SYN waits for its answer.
+    Asking(Vec<u8>),
+    Open,
+    Closing,
+}
+
+#[derive(Debug)]
+struct Entry {
+    key: FlowKey,
+    name: StreamName,
+    state: State,
+    is_accepted: bool,
+    used: Instant,
+}
+
+/// Meaning of a packet of the machine.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// It goes through the tunnel as a packet, for this reason where it asks for a connection.
+    Packet(Option<(FlowKey, &'static str)>),
+    /// It goes back into the interface as it is now.
+    Back,
+    /// It is not needed.
+    Dropped,
+    /// It asks for a connection that may become a stream.
+    Asks(FlowKey, u8),
+}
+
+/// Consequence of an answer of the peer.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Answered {
+    /// This packet, behind its virtio header, goes into the interface.
+    Back(Vec<u8>),
+    /// This packet goes through the tunnel, behind its virtio header.
+    Packet(Vec<u8>),
+    /// Nothing is said.
+    Nothing,
+}
+
+/// All such connections.
+#[derive(Debug)]
+pub(crate) struct Near {
+    /// The port of the machine's listener.
+    port: u16,
+    by_port: HashMap<u16, Entry>,
+    ports: HashMap<FlowKey, u16>,
+    by_name: BTreeMap<StreamName, u16>,
+    next: u16,
+    /// Sources and destinations of which the hub makes no streams.
+    refused: HashMap<(IpAddr, SocketAddr), Instant>,
+    swept: Instant,
+}
+
+impl Near {
+    /// Without connections. `port`: that of the listener.
+    pub(crate) fn new(port: u16, now: Instant) -> Self {
+        Self {
+            port,
+            by_port: HashMap::new(),
+            ports: HashMap::new(),
+            by_name: BTreeMap::new(),
+            next: FIRST_PORT,
+            refused: HashMap::new(),
+            swept: now,
+        }
+    }
+
+    /// Takes in a packet that the interface gave, behind its virtio header.
+    pub(crate) fn handle_packet(&mut self, bytes: &mut [u8], now: Instant) -> Found {
+        let Some((virtio, packet)) = bytes.split_first_chunk_mut::<VIRTIO_LEN>() else {
+            return Found::Packet(None);
+        };
+        let (Some(offload), Some(summary)) = (Offload::parse(virtio), inner::parse(packet)) else {
+            return Found::Packet(None);
+        };
+        if summary.key.protocol != protocol::TCP || !summary.has_transport() {
+            return Found::Packet(None);
+        }
+        let is_partial = offload.checksum_partial;
+        if is_alias(summary.key.destination) {
+            return self.from_listener(packet, &summary, is_partial, now);
+        }
+        let is_request = asks(&summary);
+        let key = summary.key;
+        if let Some(found) = self.from_program(bytes, &summary, is_partial, now) {
+            return found;
+        }
+        if !is_request {
+            return Found::Packet(None);
+        }
+        let whole = |reason| Found::Packet(Some((key, reason)));
+        let packet = &bytes[VIRTIO_LEN..];
+        if !is_plain(packet, &summary) {
+            return whole("an option of TCP binds it to both ends");
+        }
+        let to = SocketAddr::new(key.destination, key.destination_port);
+        if self
+            .refused
+            .get(&(key.source, to))
+            .is_some_and(|until| now < *until)
+        {
+            return whole("the hub makes no stream to this destination");
+        }
+        if self.by_port.len() >= MAX {
+            return whole("too many connections are streams");
+        }
+        Found::Asks(key, summary.dscp)
+    }
+
+    /// A packet of the listener goes to the program in the name of the destination.
+    fn from_listener(
+        &mut self,
+        packet: &mut [u8],
+        summary: &Summary,
+        is_partial: bool,
+        now: Instant,
+    ) -> Found {
+        let key = &summary.key;
+        let entry = self.by_port.get_mut(&key.destination_port);
+        let Some(entry) = entry.filter(|_| key.source_port == self.port) else {
+            return Found::Dropped;
+        };
+        entry.used = now;
+        let source = SocketAddr::new(entry.key.destination, entry.key.destination_port);
+        let destination = SocketAddr::new(entry.key.source, entry.key.source_port);
+        if source.is_ipv4() != key.source.is_ipv4() {
+            return Found::Dropped;
+        }
+        readdress(packet, summary, (source, destination), is_partial);
+        Found::Back
+    }
+
+    /// A packet of a connection that is known goes to the listener; `None` where it is not known.
+    fn from_program(
+        &mut self,
+        bytes: &mut [u8],
+        summary: &Summary,
+        is_partial: bool,
+        now: Instant,
+    ) -> Option<Found> {
+        let alias = *self.ports.get(&summary.key)?;
+        let entry = self.by_port.get_mut(&alias)?;
+        entry.used = now;
+        let is_request = asks(summary);
+        match &mut entry.state {
+            State::Asking(held) => {
+                if is_request {
+                    // The newest has the newest timestamp.
+                    held.clear();
+                    held.extend_from_slice(bytes);
+                }
+                return Some(Found::Dropped);
+            }
+            State::Closing if is_request => {
+                self.remove(alias);
+                return None;
+            }
+            State::Open | State::Closing => {}
+        }
+        to_listener(bytes, summary, (alias, self.port), is_partial);
+        Some(Found::Back)
+    }
+
+    /// Holds the SYN of a connection until the peer has answered. False where no port is left.
+    pub(crate) fn hold(&mut self, key: FlowKey, name: StreamName, bytes: &[u8], now: Instant) -> bool {
+        let after = |port: u16| port.checked_add(1).unwrap_or(FIRST_PORT);
+        let mut port = self.next;
+        while self.by_port.contains_key(&port) {
+            port = after(port);
+            if port == self.next {
+                return false;
+            }
+        }
+        self.next = after(port);
+        self.ports.insert(key, port);
+        self.by_name.insert(name, port);
+        let entry = Entry {
+            key,
+            name,
+            state: State::Asking(bytes.to_vec()),
+            is_accepted: false,
+            used: now,
+        };
+        self.by_port.insert(port, entry);
+        true
+    }
+
+    /// Takes in the peer's answer.
+    pub(crate) fn handle_answer(&mut self, name: StreamName, outcome: Outcome, now: Instant) -> Answered {
+        let Some(alias) = self.by_name.get(&name).copied() else {
+            return Answered::Nothing;
+        };
+        let Some(entry) = self.by_port.get_mut(&alias) else {
+            return Answered::Nothing;
+        };
+        let State::Asking(syn) = &mut entry.state else {
+            return Answered::Nothing;
+        };
+        let mut syn = std::mem::take(syn);
+        let key = entry.key;
+        if outcome == Outcome::Connected {
+            (entry.state, entry.used) = (State::Open, now);
+            let packet = &syn[VIRTIO_LEN..];
+            let offload = syn.first_chunk().and_then(Offload::parse);
+            let (Some(summary), Some(offload)) = (inner::parse(packet), offload) else {
+                return Answered::Nothing;
+            };
+            to_listener(&mut syn, &summary, (alias, self.port), offload.checksum_partial);
+            return Answered::Back(syn);
+        }
+        self.remove(alias);
+        let answer = |packet: Option<Vec<u8>>| match packet {
+            Some(packet) => Answered::Back([&[0; VIRTIO_LEN], &packet[..]].concat()),
+            None => Answered::Nothing,
+        };
+        let packet = &syn[VIRTIO_LEN..];
+        match outcome {
+            Outcome::Refused => answer(inner::parse(packet).and_then(|summary| refusal(packet, &summary))),
+            Outcome::Unreachable => answer(icmp::unreachable(packet)),
+            Outcome::Forbidden => {
+                let to = SocketAddr::new(key.destination, key.destination_port);
+                if self.refused.len() >= MAX_REFUSED {
+                    self.refused.clear();
+                }
+                self.refused.insert((key.source, to), now + REFUSED);
+                Answered::Packet(syn)
+            }
+            Outcome::Exhausted => Answered::Packet(syn),
+            Outcome::TimedOut | Outcome::Connected => Answered::Nothing,
+        }
+    }
+
+    /// Names the stream of a connection that the listener has accepted.
+    pub(crate) fn handle_accepted(&mut self, from: SocketAddr) -> Option<StreamName> {
+        let entry = self.by_port.get_mut(&from.port())?;
+        let is_ours = is_alias(from.ip()) && matches!(entry.state, State::Open) && !entry.is_accepted;
+        is_ours.then(|| {
+            entry.is_accepted = true;
+            entry.name
+        })
+    }
+
+    /// A stream is over: its connection may still say so for a while.
+    pub(crate) fn handle_closed(&mut self, name: StreamName) {
+        let Some(port) = self.by_name.remove(&name) else {
+            return;
+        };
+        if let Some(entry) = self.by_port.get_mut(&port) {
+            entry.state = State::Closing;
+        }
+    }
+
+    /// A session is gone, and its streams with it.
+    pub(crate) fn handle_session_closed(&mut self, session: SessionId) {
+        let names: Vec<_> = self
+            .by_name
+            .keys()
+            .copied()
+            .filter(|name| name.0 == session)
+            .collect();
+        for name in names {
+            let port = self.by_name[&name];
+            let is_asking = matches!(
+                self.by_port.get(&port),
+                Some(Entry {
+                    state: State::Asking(_),
+                    ..
+                })
+            );
+            if is_asking {
+                self.remove(port);
+            } else {
+                self.handle_closed(name);
+            }
+        }
+    }
+
+    fn remove(&mut self, port: u16) {
+        if let Some(entry) = self.by_port.remove(&port) {
+            self.ports.remove(&entry.key);
+            self.by_name.remove(&entry.name);
+        }
+    }
+
+    /// Forgets connections that are over. Returns streams that no program waits for any more.
+    pub(crate) fn sweep(&mut self, now: Instant) -> Vec<StreamName> {
+        if now < self.swept + SWEEP {
+            return Vec::new();
+        }
+        self.swept = now;
+        self.refused.retain(|_, until| now < *until);
+        let is_over = |entry: &Entry| {
+            let idle = now.since(entry.used);
+            match entry.state {
+                State::Asking(_) => idle >= ASKING,
+                State::Open => !entry.is_accepted && idle >= CLOSING,
+                State::Closing => idle >= CLOSING,
+            }
+        };
+        let over: Vec<_> = self.by_port.iter().filter(|(_, entry)| is_over(entry)).collect();
+        let over: Vec<_> = over
+            .into_iter()
+            .map(|(port, entry)| (*port, entry.name))
+            .collect();
+        let mut abandoned = Vec::new();
+        for (port, name) in over {
+            if self.by_name.contains_key(&name) {
+                abandoned.push(name);
+            }
+            self.remove(port);
+        }
+        abandoned.sort_unstable();
+        abandoned
+    }
+
+    /// Time for the next [`Self::sweep`].
+    pub(crate) fn due(&self) -> Instant {
+        if self.by_port.is_empty() && self.refused.is_empty() {
+            return Instant::FAR_FUTURE;
+        }
+        self.swept + SWEEP
+    }
+
+    /// Connections that are known.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.by_port.len()
+    }
+}
+
+/// Readdresses a packet of a program to the listener.
+fn to_listener(bytes: &mut [u8], summary: &Summary, (alias, port): (u16, u16), is_partial: bool) {
+    let key = &summary.key;
+    let source = SocketAddr::new(alias_for(key.source), alias);
+    let destination = SocketAddr::new(key.source, port);
+    readdress(
+        &mut bytes[VIRTIO_LEN..],
+        summary,
+        (source, destination),
+        is_partial,
+    );
+}
+
+/// Returns whether a packet of the tunnel claims to come from an alias, which only this machine
+/// uses.
+pub(crate) fn is_forged(packet: &[u8]) -> bool {
+    let source = match packet.first().map(|first| first >> 4) {
+        Some(4) => packet
+            .get(12..16)
+            .and_then(|at| at.try_into().ok())
+            .map(|at: [u8; 4]| at.into()),
+        Some(6) => packet
+            .get(8..24)
+            .and_then(|at| at.try_into().ok())
+            .map(|at: [u8; 16]| at.into()),
+        _ => None,
+    };
+    source.is_some_and(is_alias)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_wire::inner::tcp_flag;
+    use hawser_wire::stream::StreamId;
+
+    const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+    const LISTENER: u16 = 4_000;
+
+    fn name(number: u32) -> StreamName {
+        (SessionId(1), StreamId::new(number).expect("a legal number"))
+    }
+
+    /// A packet behind its virtio header, with a partial checksum.
+    fn packet(from: &str, to: &str, flags: u8) -> Vec<u8> {
+        let (from, to): (SocketAddr, SocketAddr) =
+            (from.parse().expect("an address"), to.parse().expect("an address"));
+        let mut packet = vec![0; VIRTIO_LEN + 40];
+        packet[0] = 1;
+        let ip = &mut packet[VIRTIO_LEN..];
+        ip[0] = 0x45;
+        ip[3] = 40;
+        ip[9] = protocol::TCP;
+        for (at, end) in [(12, from), (16, to)] {
+            let IpAddr::V4(address) = end.ip() else {
+                panic!("IPv4")
+            };
+            ip[at..at + 4].copy_from_slice(&address.octets());
+        }
+        ip[20..22].copy_from_slice(&from.port().to_be_bytes());
+        ip[22..24].copy_from_slice(&to.port().to_be_bytes());
+        (ip[32], ip[33]) = (5 << 4, flags);
+        packet
+    }
+
+    fn ends(packet: &[u8]) -> (String, String) {
+        let key = inner::parse(&packet[VIRTIO_LEN..]).expect("a packet").key;
+        (
+            SocketAddr::new(key.source, key.source_port).to_string(),
+            SocketAddr::new(key.destination, key.destination_port).to_string(),
+        )
+    }
+
+    const PROGRAM: &str = "100.96.0.2:40000";
+    const SERVER: &str = "203.0.113.2:443";
+
+    fn asked() -> (Near, Vec<u8>) {
+        let mut near = Near::new(LISTENER, BEGIN);
+        let mut syn = packet(PROGRAM, SERVER, tcp_flag::SYN);
+        let Found::Asks(key, _) = near.handle_packet(&mut syn, BEGIN) else {
+            panic!("a plain request");
+        };
+        assert!(near.hold(key, name(0), &syn, BEGIN));
+        (near, syn)
+    }
+
+    #[test]
+    fn a_connection_is_answered_in_the_name_of_its_destination() {
+        let (mut near, mut syn) = asked();
+        assert_eq!(near.handle_packet(&mut syn, BEGIN), Found::Dropped, "it is held");
+        let Answered::Back(given) = near.handle_answer(name(0), Outcome::Connected, BEGIN) else {
+            panic!("the kernel is to answer");
+        };
+        let (alias, listener) = ends(&given);
+        assert_eq!(listener, format!("100.96.0.2:{LISTENER}"));
+        let from: SocketAddr = alias.parse().expect("an address");
+        let mut answer = packet(&listener, &alias, tcp_flag::SYN | tcp_flag::ACK);
+        assert_eq!(near.handle_packet(&mut answer, BEGIN), Found::Back);
+        assert_eq!(ends(&answer), (SERVER.to_owned(), PROGRAM.to_owned()));
+        let mut data = packet(PROGRAM, SERVER, tcp_flag::ACK);
+        assert_eq!(near.handle_packet(&mut data, BEGIN), Found::Back);
+        assert_eq!(ends(&data), (alias, listener));
+        assert_eq!(near.handle_accepted(from), Some(name(0)));
+        assert_eq!(near.handle_accepted(from), None, "once");
+    }
+
+    #[test]
+    fn what_the_peer_refuses_is_refused_or_goes_as_packets() {
+        for (outcome, is_packet) in [(Outcome::Forbidden, true), (Outcome::Exhausted, true)] {
+            let (mut near, syn) = asked();
+            let answered = near.handle_answer(name(0), outcome, BEGIN);
+            assert_eq!(answered == Answered::Packet(syn), is_packet);
+        }
+        let (mut near, mut syn) = asked();
+        near.handle_answer(name(0), Outcome::Forbidden, BEGIN);
+        assert!(
+            matches!(near.handle_packet(&mut syn, BEGIN), Found::Packet(Some(_))),
+            "and so does the next"
+        );
+        let later = BEGIN + REFUSED;
+        assert!(matches!(near.handle_packet(&mut syn, later), Found::Asks(..)));
+        let (mut near, _) = asked();
+        let Answered::Back(reset) = near.handle_answer(name(0), Outcome::Refused, BEGIN) else {
+            panic!("a reset");
+        };
+        assert_eq!(ends(&reset), (SERVER.to_owned(), PROGRAM.to_owned()));
+        assert_eq!(near.len(), 0);
+        let (mut near, _) = asked();
+        assert_eq!(
+            near.handle_answer(name(0), Outcome::TimedOut, BEGIN),
+            Answered::Nothing
+        );
+    }
+
+    #[test]
+    fn strangers_reach_neither_the_listener_nor_a_program() {
+        let (mut near, _) = asked();
+        let mut foreign = packet("100.96.0.2:4000", "192.0.0.8:9", tcp_flag::ACK);
+        assert_eq!(
+            near.handle_packet(&mut foreign, BEGIN),
+            Found::Dropped,
+            "no such alias port"
+        );
+        let from: SocketAddr = "192.0.0.8:1024".parse().expect("an address");
+        assert_eq!(near.handle_accepted(from), None, "not answered yet");
+        near.handle_answer(name(0), Outcome::Connected, BEGIN);
+        let other: SocketAddr = "203.0.113.9:1024".parse().expect("an address");
+        assert_eq!(near.handle_accepted(other), None);
+        assert!(is_forged(
+            &packet("192.0.0.8:1024", "100.96.0.2:4000", 0)[VIRTIO_LEN..]
+        ));
+        assert!(!is_forged(&packet(SERVER, PROGRAM, 0)[VIRTIO_LEN..]));
+    }
+
+    #[test]
+    fn connections_that_are_over_are_forgotten_when_nothing_more_comes() {
+        let (mut near, mut syn) = asked();
+        near.handle_answer(name(0), Outcome::Connected, BEGIN);
+        near.handle_closed(name(0));
+        let mut last = packet(PROGRAM, SERVER, tcp_flag::ACK);
+        assert_eq!(
+            near.handle_packet(&mut last, BEGIN),
+            Found::Back,
+            "the last acknowledgement"
+        );
+        assert!(
+            matches!(near.handle_packet(&mut syn, BEGIN), Found::Asks(..)),
+            "the same port again"
+        );
+        let (mut near, _) = asked();
+        near.handle_answer(name(0), Outcome::Connected, BEGIN);
+        assert_eq!(
+            near.sweep(BEGIN + CLOSING),
+            [name(0)],
+            "no program answered the kernel"
+        );
+        assert_eq!((near.len(), near.due()), (0, Instant::FAR_FUTURE));
+        let (mut near, _) = asked();
+        near.handle_session_closed(SessionId(1));
+        assert_eq!(near.len(), 0);
+    }
+}
