@@ -43,7 +43,7 @@ pub enum SendingNotice {
     Answered(StreamId, Outcome),
     /// Bytes before the offset have arrived: their memory is free.
     Released(StreamId, u64),
-    /// The bytes and the end have all arrived.
+    /// The bytes and the end have all arrived, or the peer knows of the reset.
     Delivered(StreamId),
     /// The peer wants no more of the stream, for this reason.
     Stopped(StreamId, u16),
@@ -446,8 +446,8 @@ impl Sending {
                 .push_back(SendingNotice::Released(id, stream.out.released()));
         }
         if ack.is_complete {
-            stream.reset = None;
-            if !was_delivered {
+            let was_reset = stream.reset.take().is_some();
+            if !was_delivered || was_reset {
                 self.notices.push_back(SendingNotice::Delivered(id));
             }
         }
