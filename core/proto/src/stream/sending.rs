@@ -519,15 +519,23 @@ impl Sending {
         });
     }
 
+    /// Returns whether some stream has sent all that it may and waits for the peer: only then
+    /// [`Self::copy_later_than`] has anything.
+    #[must_use]
+    pub fn may_copy(&self) -> bool {
+        let session = self.session_credit.saturating_sub(self.session_sent);
+        let is_at_end = |stream: &Stream| stream.out.is_awaiting() && stream.out.sendable(session) == 0;
+        self.is_busy && self.streams.values().any(is_at_end)
+    }
+
     /// Bytes that have been sent and that other paths than `path` deliver after `arrival`, of a
     /// stream that has nothing else to send: to be sent on `path` too, once, and at most `max` of
     /// them.
     pub fn copy_later_than(&mut self, path: PathId, arrival: Instant, max: u64) -> Option<Chunk> {
-        let session = self.session_credit.saturating_sub(self.session_sent);
-        let is_at_end = |stream: &Stream| stream.out.is_awaiting() && stream.out.sendable(session) == 0;
-        if !self.is_busy || !self.streams.values().any(is_at_end) {
+        if !self.may_copy() {
             return None;
         }
+        let session = self.session_credit.saturating_sub(self.session_sent);
         let streams = &self.streams;
         let wants = |record: &Record| match record.cargo {
             Cargo::Bytes { id, offset, len, .. } => {

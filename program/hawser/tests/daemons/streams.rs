@@ -207,10 +207,44 @@ fn a_network_that_dies_ends_no_stream() {
     split
         .world
         .wait("still going on", |_| transfer.received() > 16 << 20);
+    // Streams need no rule of the machine.
+    let mut flush = split.world.inside("c", "nft");
+    flush.args(["flush", "ruleset"]);
+    good(flush);
     split.world.ip(&split.world.namespace("c"), "link set fiber up");
     transfer.finish();
     assert_eq!(split.counter("c", "streams_connected"), 1);
     assert_eq!(split.counter("c", "streams_reset"), 0);
+}
+
+#[test]
+fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
+    let Some(split) = Split::new("st-h") else { return };
+    let mut rules = split.world.inside("c", "nft");
+    rules.arg(
+        "add chain inet wall closed { type filter hook input priority 0; }; \
+         add rule inet wall closed iifname hawser0 ct state new drop",
+    );
+    good(rules);
+    let listener = split.listen(9006);
+    let accepting = std::thread::spawn(move || {
+        // The one that the hub opens, which nobody waits for, and the program's own.
+        let mut first = listener.accept().unwrap().0;
+        first.set_read_timeout(Some(TIMEOUT)).unwrap();
+        assert_eq!(
+            first.read(&mut [0; 8]).unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
+        read_all(&mut listener.accept().unwrap().0)
+    });
+    let mut near = split.connect(&format!("{SERVER}:9006")).unwrap();
+    near.write_all(b"hello").unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(accepting.join().unwrap(), b"hello");
+    assert_eq!(split.counter("c", "streams_connected"), 0);
+    let explained = good(split.world.hawser("c", &["explain", "9006"])).stdout;
+    let explained = String::from_utf8(explained).unwrap();
+    assert!(explained.contains("firewall"), "{explained}");
 }
 
 #[test]

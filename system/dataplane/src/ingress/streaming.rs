@@ -154,11 +154,9 @@ impl Receiving {
     }
 
     fn refuse(&mut self, name: SessionId, open: &Open, outcome: Outcome) {
+        // The machine counts it until the peer knows the answer, which bounds what is kept for that.
         if let Some(state) = self.sessions.get_mut(&name) {
             state.streams.remove(open.id);
-            if let Some(machine) = state.tunnel.ingress_mut().streams() {
-                machine.forget(open.id);
-            }
         }
         let order = ToSending::Answer(*open, outcome, None);
         self.links.egress.0.give(egress::Order::Stream(name, order));

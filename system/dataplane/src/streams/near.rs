@@ -44,6 +44,13 @@ const ASKING: Duration = Duration::from_secs(130);
 ///
 /// Source: no measurement; what a hub lets its clients reach changes by hand.
 const REFUSED: Duration = Duration::from_secs(60);
+/// Time for which no connection becomes a stream after something kept one from the listener.
+///
+/// Source: no measurement; firewalls change by hand, and each attempt costs a program a second.
+const BLOCKED: Duration = Duration::from_secs(60);
+/// What that is.
+const BLOCKED_BY: &str =
+    "a firewall of this machine drops TCP from 192.0.0.8 and 100::8 that arrives on the tunnel's interface";
 /// Destinations that are remembered so.
 ///
 /// Source: no measurement; 100 KB.
@@ -64,6 +71,8 @@ struct Entry {
     key: FlowKey,
     name: StreamName,
     state: State,
+    /// The listener has answered.
+    is_heard: bool,
     is_accepted: bool,
     used: Instant,
 }
@@ -103,6 +112,10 @@ pub(crate) struct Near {
     next: u16,
     /// Sources and destinations of which the hub makes no streams.
     refused: HashMap<(IpAddr, SocketAddr), Instant>,
+    /// Something keeps the kernel from its listener; nothing becomes a stream before.
+    blocked: Option<Instant>,
+    /// Streams of connections that it kept.
+    abandoned: Vec<StreamName>,
     swept: Instant,
 }
 
@@ -116,6 +129,8 @@ impl Near {
             by_name: BTreeMap::new(),
             next: FIRST_PORT,
             refused: HashMap::new(),
+            blocked: None,
+            abandoned: Vec::new(),
             swept: now,
         }
     }
@@ -144,6 +159,9 @@ impl Near {
             return Found::Packet(None);
         }
         let whole = |reason| Found::Packet(Some((key, reason)));
+        if self.blocked.is_some_and(|until| now < until) {
+            return whole(BLOCKED_BY);
+        }
         let packet = &bytes[VIRTIO_LEN..];
         if !is_plain(packet, &summary) {
             return whole("an option of TCP binds it to both ends");
@@ -175,7 +193,7 @@ impl Near {
         let Some(entry) = entry.filter(|_| key.source_port == self.port) else {
             return Found::Dropped;
         };
-        entry.used = now;
+        (entry.used, entry.is_heard) = (now, true);
         let source = SocketAddr::new(entry.key.destination, entry.key.destination_port);
         let destination = SocketAddr::new(entry.key.source, entry.key.source_port);
         if source.is_ipv4() != key.source.is_ipv4() {
@@ -210,6 +228,14 @@ impl Near {
                 self.remove(alias);
                 return None;
             }
+            State::Open if is_request && !entry.is_heard => {
+                // The kernel had the first one, and its listener has said nothing.
+                tracing::warn!("connections are no streams for now, because {BLOCKED_BY}");
+                self.blocked = Some(now + BLOCKED);
+                self.abandoned.push(entry.name);
+                self.remove(alias);
+                return None;
+            }
             State::Open | State::Closing => {}
         }
         to_listener(bytes, summary, (alias, self.port), is_partial);
@@ -233,6 +259,7 @@ impl Near {
             key,
             name,
             state: State::Asking(bytes.to_vec()),
+            is_heard: false,
             is_accepted: false,
             used: now,
         };
@@ -339,8 +366,9 @@ impl Near {
 
     /// Forgets connections that are over. Returns streams that no program waits for any more.
     pub(crate) fn sweep(&mut self, now: Instant) -> Vec<StreamName> {
+        let mut abandoned = std::mem::take(&mut self.abandoned);
         if now < self.swept + SWEEP {
-            return Vec::new();
+            return abandoned;
         }
         self.swept = now;
         self.refused.retain(|_, until| now < *until);
@@ -357,7 +385,6 @@ impl Near {
             .into_iter()
             .map(|(port, entry)| (*port, entry.name))
             .collect();
-        let mut abandoned = Vec::new();
         for (port, name) in over {
             if self.by_name.contains_key(&name) {
                 abandoned.push(name);
@@ -535,6 +562,22 @@ mod tests {
             &packet("192.0.0.8:1024", "100.96.0.2:4000", 0)[VIRTIO_LEN..]
         ));
         assert!(!is_forged(&packet(SERVER, PROGRAM, 0)[VIRTIO_LEN..]));
+    }
+
+    #[test]
+    fn a_firewall_before_the_listener_leaves_connections_whole() {
+        let (mut near, mut syn) = asked();
+        near.handle_answer(name(0), Outcome::Connected, BEGIN);
+        let later = BEGIN + Duration::from_secs(1);
+        assert!(matches!(
+            near.handle_packet(&mut syn, later),
+            Found::Packet(Some(_))
+        ));
+        assert_eq!(near.sweep(later), [name(0)], "the hub's connection is given up");
+        assert!(matches!(
+            near.handle_packet(&mut syn, later + BLOCKED),
+            Found::Asks(..)
+        ));
     }
 
     #[test]

@@ -77,7 +77,7 @@ impl ReceivingStreams {
             }
             ToReceiving::Accepted(id, socket) => {
                 self.connect(id, Arc::clone(&socket));
-                return Some((id, socket));
+                return self.all.contains_key(&id).then_some((id, socket));
             }
             ToReceiving::Abort(id, code) => {
                 machine.stop(id, code, now);
