@@ -55,7 +55,9 @@ const BLOCKED_BY: &str =
 ///
 /// Source: no measurement; 100 KB.
 const MAX_REFUSED: usize = 1_024;
-/// Interval of looks for connections that are over.
+/// Interval of searches for connections that are over.
+///
+/// Source: a twelfth of [`CLOSING`]: ports rest long enough all the same.
 const SWEEP: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
