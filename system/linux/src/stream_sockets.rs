@@ -21,10 +21,10 @@ pub const STREAM_MARK: u32 = 0x4853_0001;
 ///
 /// Source: `net.core.somaxconn`, which bounds it anyway.
 const BACKLOG: i32 = 4096;
-/// Bytes that wait in a socket and have not been sent: the newest one waits at most that long.
+/// Bytes that wait in a new socket and have not been sent.
 ///
 /// Source: `SOCKET_BUFFER`, `laboratory/sim/src/run/split.rs`; 100 ms at 20 Mbit/s.
-const NOT_SENT: u32 = 256 << 10;
+pub const NOT_SENT: u32 = 256 << 10;
 /// Events taken in one call.
 ///
 /// Source: any will do; what is left is reported by the next call.
@@ -88,6 +88,12 @@ impl Connection {
     /// The connection was reset, or has timed out.
     pub fn send(&self, pieces: &[IoSlice<'_>]) -> io::Result<Option<usize>> {
         crate::tun::would_block(self.0.send_vectored_with_flags(pieces, libc::MSG_NOSIGNAL))
+    }
+
+    /// Bounds the bytes that wait in the socket and have not been sent.
+    pub fn set_not_sent(&self, bytes: u32) {
+        // Fails where the peer has reset the connection, which sending reports too.
+        let _ = self.0.set_tcp_notsent_lowat(bytes);
     }
 
     /// Ends what is sent, behind what was handed over.

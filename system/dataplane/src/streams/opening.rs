@@ -33,17 +33,24 @@ pub(crate) fn is_allowed(open: &Open, addresses: &[IpAddr], policy: Option<&Poli
 
 /// The outcome of a connection that failed.
 pub(crate) fn outcome_of(error: &io::Error) -> Outcome {
-    match error.kind() {
-        ErrorKind::ConnectionRefused | ErrorKind::ConnectionReset => Outcome::Refused,
-        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable | ErrorKind::AddrNotAvailable => {
-            Outcome::Unreachable
-        }
-        ErrorKind::TimedOut => Outcome::TimedOut,
-        ErrorKind::PermissionDenied => Outcome::Forbidden,
-        // No descriptor or port is left.
-        _ => Outcome::Exhausted,
-    }
+    let mut known = OUTCOMES.iter();
+    let found = known.find(|(kind, _)| *kind == error.kind());
+    // No descriptor or port is left.
+    found.map_or(Outcome::Exhausted, |(_, outcome)| *outcome)
 }
+
+/// Outcomes of what `connect` says.
+///
+/// Source: connect(2), tcp(7).
+const OUTCOMES: [(ErrorKind, Outcome); 7] = [
+    (ErrorKind::ConnectionRefused, Outcome::Refused),
+    (ErrorKind::ConnectionReset, Outcome::Refused),
+    (ErrorKind::HostUnreachable, Outcome::Unreachable),
+    (ErrorKind::NetworkUnreachable, Outcome::Unreachable),
+    (ErrorKind::AddrNotAvailable, Outcome::Unreachable),
+    (ErrorKind::TimedOut, Outcome::TimedOut),
+    (ErrorKind::PermissionDenied, Outcome::Forbidden),
+];
 
 #[cfg(test)]
 mod tests {

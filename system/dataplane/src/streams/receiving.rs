@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use hawser_linux::stream_sockets::Connection;
+use hawser_linux::stream_sockets::{Connection, NOT_SENT};
 use hawser_proto::limit::Limit;
 use hawser_proto::stream::{Accepted, Notice, Receiving};
-use hawser_units::Instant;
+use hawser_units::{Duration, Instant};
 use hawser_wire::stream::{Open, StreamId, reason};
 
 use super::buffers::Inbox;
@@ -35,6 +35,33 @@ struct Incoming {
     has_ended: bool,
     is_writable: bool,
     is_queued: bool,
+    waiting: Waiting,
+}
+
+/// Bound of the bytes that wait in a socket: what it sends in [`WAIT`].
+#[derive(Default)]
+struct Waiting {
+    since: Option<Instant>,
+    written: u64,
+    bound: u32,
+}
+
+impl Waiting {
+    /// Takes note of bytes that were written; returns a new bound where they went faster than the
+    /// one in force allows.
+    fn handle_written(&mut self, bytes: u64, now: Instant) -> Option<u32> {
+        self.written += bytes;
+        let elapsed = now.since(*self.since.get_or_insert(now));
+        if elapsed < WAIT {
+            return None;
+        }
+        let in_time =
+            self.written.saturating_mul(WAIT.as_millis() as u64) / elapsed.as_millis().max(1) as u64;
+        (self.since, self.written) = (Some(now), 0);
+        let bound = in_time.clamp(NOT_SENT.into(), MAX_NOT_SENT.into()) as u32;
+        let before = std::mem::replace(&mut self.bound, bound);
+        (bound.abs_diff(before) > before / 4).then_some(bound)
+    }
 }
 
 /// The streams of a session in the receiving direction.
@@ -241,9 +268,12 @@ impl ReceivingStreams {
     fn on_written(&mut self, id: StreamId, written: u64, machine: &mut Receiving, now: Instant) -> bool {
         self.bytes += written;
         machine.consume(id, written, now);
-        let Some(stream) = self.all.get(&id) else {
+        let Some(stream) = self.all.get_mut(&id) else {
             return false;
         };
+        if let (Some(bound), Some(socket)) = (stream.waiting.handle_written(written, now), &stream.socket) {
+            socket.set_not_sent(bound);
+        }
         if stream.goes_on() {
             self.queue(id);
             return true;
@@ -298,7 +328,39 @@ impl Incoming {
     }
 }
 
+/// Time that the newest byte waits in a socket.
+///
+/// Source: as before the paths (`WAITING_TIME`, `core/proto/src/egress/streaming.rs`).
+const WAIT: Duration = Duration::from_millis(50);
+/// Bytes that wait in a socket at most.
+///
+/// Source: Linux, the largest send buffer (`net.ipv4.tcp_wmem`), 4 MB.
+const MAX_NOT_SENT: u32 = 4 << 20;
 /// Bytes that a limit must allow before any go.
 ///
 /// Source: as a packet of the tunnel, so that small rates go on.
 const SEGMENT: u64 = 1_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fast_socket_holds_more_and_a_slow_one_what_it_sends_soon() {
+        let mut waiting = Waiting::default();
+        let mut now = Instant::ZERO + Duration::from_secs(1);
+        let mut bound = 0;
+        let mut write = |bytes, waiting: &mut Waiting| {
+            for _ in 0..20 {
+                now += Duration::from_millis(10);
+                bound = waiting.handle_written(bytes, now).unwrap_or(bound);
+            }
+            bound
+        };
+        // 100 MB/s, then 1 MB/s, then more than a socket holds.
+        let fast = write(1_000_000, &mut waiting);
+        assert!((4_000_000..=MAX_NOT_SENT).contains(&fast), "{fast}");
+        assert_eq!(write(10_000, &mut waiting), NOT_SENT);
+        assert_eq!(write(100_000_000, &mut waiting), MAX_NOT_SENT);
+    }
+}
