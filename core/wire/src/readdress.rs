@@ -1,5 +1,5 @@
 //! Rewrites the addresses of inner TCP packets, so that the kernel's own TCP accepts a connection
-//! that was meant for somebody else, and answers in the name of a destination.
+//! that was meant for another machine, and answers in the name of a destination.
 //!
 //! ```text
 //!   program:40000 -> server:443      becomes   ALIAS:alias port -> program:listener

@@ -81,7 +81,7 @@ use hawser_host::{history, metrics};
 use hawser_linux::bpf::{Becomes, INTENT, SocketOptions};
 use hawser_linux::direct::Intent;
 use hawser_linux::netlink::{Change, Network, Watch, changes};
-use hawser_linux::stream_sockets::allow_many_files;
+use hawser_linux::stream_sockets::raise_file_limit;
 use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
 use hawser_proto::session::SessionConfig;
@@ -199,7 +199,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         }));
     }
     if config.tcp == TcpMode::Stream {
-        allow_many_files();
+        raise_file_limit();
     }
     let plane = hawser_dataplane::start(DataPlaneConfig {
         queues: vec![tun],

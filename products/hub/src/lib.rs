@@ -68,7 +68,7 @@ use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
 use hawser_linux::netlink::{self, Watch};
 use hawser_linux::outer_port::{OUTER_PORT_TABLE, untracked};
 use hawser_linux::service;
-use hawser_linux::stream_sockets::allow_many_files;
+use hawser_linux::stream_sockets::raise_file_limit;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
@@ -195,7 +195,7 @@ impl Carrying {
         let sockets: Vec<_> = sockets.into_iter().map(Arc::new).collect();
         handover::keep_open(&queues, &sockets);
         let seed = u64::from_be_bytes(random());
-        allow_many_files();
+        raise_file_limit();
         let plane = hawser_dataplane::start(DataPlaneConfig {
             queues,
             pairs: spread.pairs(),

@@ -52,7 +52,7 @@ pub struct ClientConfig {
     /// Subnets behind this machine whose machines keep their addresses in the tunnel, as far as the
     /// hub leads them here (`hawser hub subnet`).
     pub subnets: Vec<AnyNet>,
-    /// What becomes of TCP connections: `end-to-end` (their packets go through the tunnel) or
+    /// Form of TCP connections: `end-to-end` (their packets go through the tunnel) or
     /// `stream` (they are split, and their bytes go over all networks).
     pub tcp: TcpMode,
     /// Scheduler by flow class.

@@ -2,14 +2,15 @@
 
 use serde::Deserialize;
 
-/// What becomes of TCP connections that enter the tunnel.
+/// Form of TCP connections that enter the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum TcpMode {
-    /// Their packets are transferred.
+    /// Packets are transferred.
     #[default]
     EndToEnd,
-    /// They are split: each end of the tunnel has a TCP of its own, and their bytes are a stream.
+    /// Connections are split: each end of the tunnel has a TCP of its own, and their bytes are a
+    /// stream.
     Stream,
 }
 

@@ -64,7 +64,7 @@ pub(super) struct Sender {
     /// Packet sizes that made networks fail.
     fragile: Fragile,
     batches: Batches,
-    /// Where connections are streams.
+    /// State of streams; `None`: connections go as packets.
     streams: Option<Streams>,
     /// Datagrams that were not sent for want of a key.
     no_key: u64,
@@ -91,7 +91,7 @@ impl Sender {
         }
     }
 
-    /// Makes connections streams; before the first session comes.
+    /// Makes connections streams, before the first session comes.
     pub(super) fn set_streams(&mut self, streams: Option<Streams>) {
         self.streams = streams;
     }
@@ -489,7 +489,7 @@ impl Sender {
             ("streams_reset", counts.reset),
             ("streams_left_to_packets", self.left_to_packets()),
             ("streams_read_bytes", counts.bytes),
-            ("streams_held_bytes", sum(|session| session.streams.held())),
+            ("streams_held_bytes", sum(|session| session.streams.memory())),
             (
                 "streams_repeated_bytes",
                 sum(|session| session.tunnel.egress().streams().repeated().0),

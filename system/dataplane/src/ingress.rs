@@ -150,7 +150,7 @@ pub(super) struct Receiving {
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
-    /// Where connections are streams.
+    /// State of streams; `None`: connections go as packets.
     streams: Option<Streams>,
     /// Sessions that are held to a rate.
     gates: Gates,
@@ -167,7 +167,7 @@ pub(super) struct Receiving {
 
 impl Receiving {
     /// `client_policy`: the destinations that clients may reach, on a hub.
-    /// `streams`: where connections are streams.
+    /// `streams`: `None` where connections go as packets.
     pub(super) fn new(
         links: Links,
         client_policy: Option<Arc<Policy>>,

@@ -15,7 +15,7 @@ use crate::check;
 
 /// Mark of the connections that a hub opens for clients: "HS" and a number.
 ///
-/// Source: as [`crate::udp::OUTER_MARK`], any that nobody else uses.
+/// Source: as [`crate::udp::OUTER_MARK`], any that no other program uses.
 pub const STREAM_MARK: u32 = 0x4853_0001;
 /// Connections of a listener that wait to be accepted.
 ///
@@ -30,7 +30,7 @@ pub const NOT_SENT: u32 = 256 << 10;
 /// Source: any will do; what is left is reported by the next call.
 const EVENTS: usize = 64;
 
-/// One end of a TCP connection.
+/// End of a TCP connection.
 #[derive(Debug)]
 pub struct Connection(Socket);
 
@@ -182,7 +182,7 @@ impl AsFd for Listener {
 pub enum Interest {
     /// Bytes, connections or the end have arrived.
     Read,
-    /// There is room for bytes, or connecting is over.
+    /// Room for bytes has appeared, or connecting is over.
     Write,
 }
 
@@ -197,7 +197,7 @@ impl Poller {
     /// # Errors
     /// No descriptor is left.
     pub fn new() -> io::Result<Self> {
-        // SAFETY: no pointers; a non-negative result is a descriptor that nobody else owns.
+        // SAFETY: no pointers; a non-negative result is a descriptor without another owner.
         let poller = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
         check(poller)?;
         // SAFETY: as above.
@@ -255,7 +255,7 @@ impl AsFd for Poller {
 ///
 /// Each stream takes a descriptor, and a process begins with 1,024 (`systemd.exec`, "Process
 /// properties").
-pub fn allow_many_files() {
+pub fn raise_file_limit() {
     // SAFETY: plain data for which all zeroes is a valid value.
     let mut limit: libc::rlimit = unsafe { std::mem::zeroed() };
     // SAFETY: the limit lives through both calls.

@@ -392,7 +392,7 @@ impl Receiving {
         }
     }
 
-    /// Forgets a stream, whatever of it is missing: its connection was refused, or reset. What
+    /// Forgets a stream that may miss bytes: its connection was refused, or reset. What
     /// arrives later is acknowledged whole.
     pub fn forget(&mut self, id: StreamId) {
         if let Some(stream) = self.streams.remove(&id) {

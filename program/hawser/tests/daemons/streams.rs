@@ -137,7 +137,7 @@ fn destinations_refuse_as_they_would_without_streams() {
     };
     let refused = split.connect(&format!("{SERVER}:7")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
-    // Nobody has this address.
+    // No machine has this address.
     let unreachable = split.connect("203.0.113.77:80").unwrap_err();
     assert_eq!(unreachable.kind(), ErrorKind::HostUnreachable, "{unreachable}");
     // What clients may not reach drops packets, and so it is for streams.
@@ -228,7 +228,7 @@ fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
     good(rules);
     let listener = split.listen(9006);
     let accepting = std::thread::spawn(move || {
-        // The one that the hub opens, which nobody waits for, and the program's own.
+        // The one that the hub opens, which is given up, and the program's own.
         let mut first = listener.accept().unwrap().0;
         first.set_read_timeout(Some(TIMEOUT)).unwrap();
         assert_eq!(

@@ -21,17 +21,17 @@ use crate::streams::{Sockets, StreamName, StreamRelay, StreamUse, ToReceiving, T
 /// Notices that wait for room in the receiving thread's queue before no new stream is opened.
 ///
 /// Source: as many as that queue holds ([`crate::streams::RELAYS`]).
-const MAX_UNTOLD: usize = crate::streams::RELAYS;
+const MAX_UNSENT: usize = crate::streams::RELAYS;
 
 /// Streams of all sessions of a sending thread.
 pub(crate) struct Streams {
     purpose: StreamUse,
     pub(super) sockets: Sockets,
-    /// On a client.
+    /// Listener of a client.
     pub(super) accepting: Option<Accepting>,
     ingress: ToIngress,
     /// Notices that the receiving thread had no room for.
-    untold: VecDeque<StreamRelay>,
+    unsent: VecDeque<StreamRelay>,
 }
 
 impl Streams {
@@ -50,30 +50,30 @@ impl Streams {
             sockets,
             accepting,
             ingress,
-            untold: VecDeque::new(),
+            unsent: VecDeque::new(),
         })
     }
 
     /// Time at which there is something to do, if no packet comes.
     pub(super) fn due(&self) -> Instant {
         let near = self.accepting.as_ref().map(|accepting| accepting.near.due());
-        let untold = (!self.untold.is_empty()).then(|| now() + TELL_AGAIN);
+        let unsent = (!self.unsent.is_empty()).then(|| now() + TELL_AGAIN);
         near.into_iter()
-            .chain(untold)
+            .chain(unsent)
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
     }
 
-    fn tell(&mut self, session: SessionId, notice: ToReceiving) {
-        self.untold.push_back(StreamRelay { session, notice });
-        self.tell_again();
+    fn notify(&mut self, session: SessionId, notice: ToReceiving) {
+        self.unsent.push_back(StreamRelay { session, notice });
+        self.flush_notices();
     }
 
-    fn tell_again(&mut self) {
+    fn flush_notices(&mut self) {
         let mut is_told = false;
-        while let Some(relay) = self.untold.pop_front() {
+        while let Some(relay) = self.unsent.pop_front() {
             if let Err(relay) = self.ingress.hand(relay) {
-                self.untold.push_front(relay);
+                self.unsent.push_front(relay);
                 break;
             }
             is_told = true;
@@ -134,7 +134,7 @@ impl Sender {
         let Some(streams) = &mut self.streams else {
             return Ok(());
         };
-        if streams.untold.len() >= MAX_UNTOLD {
+        if streams.unsent.len() >= MAX_UNSENT {
             // The program asks again.
             return Ok(());
         }
@@ -150,7 +150,7 @@ impl Sender {
             return Err("no port is left for a stream");
         }
         // The receiving thread takes this before any datagram that follows.
-        streams.tell(session, ToReceiving::Open(id));
+        streams.notify(session, ToReceiving::Open(id));
         let credit = streams.purpose.config().window;
         let open = Open {
             id,
@@ -201,7 +201,7 @@ impl Sender {
     fn connect(&mut self, (session, id): StreamName, socket: Arc<Connection>) {
         let Some(streams) = &mut self.streams else { return };
         streams.sockets.add((session, id), &socket);
-        streams.tell(session, ToReceiving::Accepted(id, Arc::clone(&socket)));
+        streams.notify(session, ToReceiving::Accepted(id, Arc::clone(&socket)));
         self.sessions
             .with(session, |state| state.streams.connect(id, socket));
     }
@@ -215,7 +215,7 @@ impl Sender {
             };
             let Some(streams) = &mut self.streams else { return };
             for notice in said.notices {
-                streams.tell(session, notice);
+                streams.notify(session, notice);
             }
             for id in said.closed {
                 streams.sockets.remove((session, id));
@@ -252,7 +252,7 @@ impl Sender {
 
     fn sweep_streams(&mut self, at: Instant) {
         let Some(streams) = &mut self.streams else { return };
-        streams.tell_again();
+        streams.flush_notices();
         let Some(accepting) = &mut streams.accepting else {
             return;
         };

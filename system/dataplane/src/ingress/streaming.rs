@@ -31,7 +31,7 @@ pub(super) struct Counts {
 }
 
 impl Streams {
-    /// Without streams.
+    /// Makes the poller of the receiving thread.
     pub(crate) fn new(purpose: StreamUse) -> std::io::Result<Self> {
         Ok(Self {
             purpose,
@@ -154,7 +154,7 @@ impl Receiving {
     }
 
     fn refuse(&mut self, name: SessionId, open: &Open, outcome: Outcome) {
-        // The machine counts it until the peer knows the answer, which bounds what is kept for that.
+        // The machine counts it until the peer knows the answer: that bounds these answers.
         if let Some(state) = self.sessions.get_mut(&name) {
             state.streams.remove(open.id);
         }

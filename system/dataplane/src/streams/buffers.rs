@@ -44,13 +44,13 @@ impl Piece {
 pub(crate) struct Outbox {
     pieces: VecDeque<Piece>,
     end: u64,
-    held: u64,
+    memory: u64,
 }
 
 impl Outbox {
     /// Bytes of memory in use.
-    pub(crate) fn held(&self) -> u64 {
-        self.held
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// Reads at most `max` bytes of a socket; `None` where nothing waits, 0 at the end.
@@ -58,7 +58,7 @@ impl Outbox {
         if self.pieces.back().is_none_or(|last| last.len == last.bytes.len()) {
             let stored = self.pieces.iter().map(|piece| piece.len).sum::<usize>();
             let size = (stored * 2).clamp(FIRST_PIECE, LARGEST_PIECE);
-            self.held += size as u64;
+            self.memory += size as u64;
             self.pieces.push_back(Piece {
                 start: self.end,
                 bytes: vec![0; size].into_boxed_slice(),
@@ -83,7 +83,7 @@ impl Outbox {
             first.end() <= offset && (first.len == first.bytes.len() || first.end() == self.end)
         }) {
             let piece = self.pieces.pop_front().expect("there is a first");
-            self.held -= piece.bytes.len() as u64;
+            self.memory -= piece.bytes.len() as u64;
         }
     }
 
@@ -92,7 +92,7 @@ impl Outbox {
         if self.pieces.back().is_some_and(|last| last.len == 0)
             && let Some(piece) = self.pieces.pop_back()
         {
-            self.held -= piece.bytes.len() as u64;
+            self.memory -= piece.bytes.len() as u64;
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
                     bytes: bytes(self.end..self.end + part as u64).into_boxed_slice(),
                     len: part,
                 });
-                self.held += part as u64;
+                self.memory += part as u64;
                 self.end += part as u64;
                 len -= part;
             }
@@ -246,14 +246,14 @@ mod tests {
         }
         assert_eq!(outbox.bytes(&(9_000..10_001), &mut scratch), None);
         outbox.release(2_500);
-        assert_eq!(outbox.held(), 8_000);
+        assert_eq!(outbox.memory(), 8_000);
         assert_eq!(outbox.bytes(&(1_999..2_001), &mut scratch), None);
         assert_eq!(
             outbox.bytes(&(2_500..3_500), &mut scratch),
             Some(&bytes(2_500..3_500)[..])
         );
         outbox.release(10_000);
-        assert_eq!((outbox.held(), outbox.pieces.len()), (0, 0));
+        assert_eq!((outbox.memory(), outbox.pieces.len()), (0, 0));
     }
 
     proptest! {

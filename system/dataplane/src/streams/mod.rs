@@ -38,7 +38,7 @@ use crate::SessionId;
 pub enum StreamUse {
     /// Connections that enter the tunnel become streams.
     Client,
-    /// Opens connections for clients, so many at once for each.
+    /// Opens connections for clients.
     Hub {
         /// Bound of a client's streams.
         max_per_client: usize,
@@ -67,7 +67,7 @@ pub(crate) type StreamName = (SessionId, StreamId);
 pub(crate) enum ToSending {
     /// A connection for a client was tried.
     Answer(Open, Outcome, Option<Arc<Connection>>),
-    /// All bytes of the peer were written.
+    /// The socket has taken all bytes of the peer.
     Received(StreamId),
     /// The connection was reset, for this reason.
     Abort(StreamId, u16),
@@ -109,7 +109,7 @@ pub(crate) struct Sockets {
 }
 
 impl Sockets {
-    /// Without sockets.
+    /// Makes a poller without sockets.
     pub(crate) fn new(interest: Interest) -> std::io::Result<Self> {
         Ok(Self {
             poller: Poller::new()?,

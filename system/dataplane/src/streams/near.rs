@@ -32,7 +32,7 @@ use crate::SessionId;
 const MAX: usize = 20_000;
 /// The first alias port. Source: those below belong to services (RFC 6335 section 6).
 const FIRST_PORT: u16 = 1_024;
-/// Lifetime of an idle connection that is over, or that nobody has accepted.
+/// Lifetime of an idle connection that is over, or that was not accepted.
 ///
 /// Source: Linux, `TCP_TIMEWAIT_LEN`, 60 s, and a retransmission.
 const CLOSING: Duration = Duration::from_secs(65);
@@ -48,7 +48,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 ///
 /// Source: no measurement; firewalls change by hand, and each attempt costs a program a second.
 const BLOCKED: Duration = Duration::from_secs(60);
-/// What that is.
+/// Reason, as users read it.
 const BLOCKED_BY: &str =
     "a firewall of this machine drops TCP from 192.0.0.8 and 100::8 that arrives on the tunnel's interface";
 /// Destinations that are remembered so.
@@ -82,28 +82,28 @@ struct Entry {
 /// Meaning of a packet of the machine.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Found {
-    /// It goes through the tunnel as a packet, for this reason where it asks for a connection.
+    /// Packet for the tunnel; where it asks for a connection, with the reason.
     Packet(Option<(FlowKey, &'static str)>),
-    /// It goes back into the interface as it is now.
+    /// Packet for the interface, as it is now.
     Back,
-    /// It is not needed.
+    /// Packet that is not needed.
     Dropped,
-    /// It asks for a connection that may become a stream.
+    /// Request of a connection that may become a stream, with its code point.
     Asks(FlowKey, u8),
 }
 
 /// Consequence of an answer of the peer.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Answered {
-    /// This packet, behind its virtio header, goes into the interface.
+    /// Packet for the interface, behind its virtio header.
     Back(Vec<u8>),
-    /// This packet goes through the tunnel, behind its virtio header.
+    /// Packet for the tunnel, behind its virtio header.
     Packet(Vec<u8>),
-    /// Nothing is said.
+    /// No packet.
     Nothing,
 }
 
-/// All such connections.
+/// Table of connections that are streams, or may become some.
 #[derive(Debug)]
 pub(crate) struct Near {
     /// The port of the machine's listener.
@@ -114,7 +114,7 @@ pub(crate) struct Near {
     next: u16,
     /// Sources and destinations of which the hub makes no streams.
     refused: HashMap<(IpAddr, SocketAddr), Instant>,
-    /// Something keeps the kernel from its listener; nothing becomes a stream before.
+    /// End of the time in which no connection becomes a stream: a firewall shields the listener.
     blocked: Option<Instant>,
     /// Streams of connections that it kept.
     abandoned: Vec<StreamName>,
@@ -122,7 +122,7 @@ pub(crate) struct Near {
 }
 
 impl Near {
-    /// Without connections. `port`: that of the listener.
+    /// Makes an empty table. `port`: that of the listener.
     pub(crate) fn new(port: u16, now: Instant) -> Self {
         Self {
             port,

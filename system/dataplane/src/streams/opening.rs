@@ -100,7 +100,7 @@ mod tests {
             "203.0.113.255:9",
             "100.96.0.3:80",
             "10.1.7.3:80",
-            // What nobody reaches.
+            // Destinations that no client reaches.
             "0.0.0.0:22",
             "127.0.0.1:22",
             "255.255.255.255:67",

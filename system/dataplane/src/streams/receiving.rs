@@ -27,7 +27,7 @@ struct Incoming {
     socket: Option<Arc<Connection>>,
     /// Request of the peer.
     open: Option<Open>,
-    /// Its connection does not stand yet.
+    /// Set until its connection stands.
     is_opening: bool,
     inbox: Inbox,
     /// The bytes before have arrived.
@@ -82,7 +82,7 @@ pub(crate) struct ReceivingStreams {
 }
 
 impl ReceivingStreams {
-    /// Without streams. `addresses`: those of the peer, on a hub.
+    /// Makes an empty table. `addresses`: those of the peer, on a hub.
     pub(crate) fn new(addresses: Vec<IpAddr>) -> Self {
         Self {
             addresses,
@@ -274,7 +274,7 @@ impl ReceivingStreams {
         if let (Some(bound), Some(socket)) = (stream.waiting.handle_written(written, now), &stream.socket) {
             socket.set_not_sent(bound);
         }
-        if stream.goes_on() {
+        if stream.has_more() {
             self.queue(id);
             return true;
         }
@@ -306,7 +306,7 @@ impl Incoming {
         self.has_ended && self.inbox.read() == self.readable && self.socket.is_some()
     }
 
-    fn goes_on(&self) -> bool {
+    fn has_more(&self) -> bool {
         self.is_writable && self.socket.is_some() && self.inbox.read() < self.readable
     }
 

@@ -34,7 +34,7 @@ struct Outgoing {
     outbox: Outbox,
     /// Queued because its socket may have bytes.
     is_queued: bool,
-    /// All bytes of the socket were read.
+    /// Set once all bytes of the socket were read.
     has_ended: bool,
     /// The peer has all of them.
     is_delivered: bool,
@@ -92,7 +92,7 @@ pub(crate) struct SendingStreams {
     /// The last stream that this side has opened.
     last: Option<StreamId>,
     /// Memory of all outboxes, and what of it the share knows.
-    held: u64,
+    memory: u64,
     charged: u64,
     pub(crate) counts: Counts,
     /// Bytes of several pieces, joined.
@@ -113,8 +113,8 @@ impl SendingStreams {
     }
 
     /// Memory of the bytes that were read.
-    pub(crate) fn held(&self) -> u64 {
-        self.held
+    pub(crate) fn memory(&self) -> u64 {
+        self.memory
     }
 
     /// Numbers a stream that this side opens; `None` when no number is left.
@@ -203,13 +203,13 @@ impl SendingStreams {
                 continue;
             };
             let room = egress.stream_room(id).min(READ);
-            if room == 0 || self.held >= QUOTA || share.lacks(READ) {
+            if room == 0 || self.memory >= QUOTA || share.lacks(READ) {
                 self.queued.push_back(id);
                 continue;
             }
-            let before = stream.outbox.held();
+            let before = stream.outbox.memory();
             let result = stream.outbox.read(socket, room as usize);
-            self.held = self.held + stream.outbox.held() - before;
+            self.memory = self.memory + stream.outbox.memory() - before;
             match result {
                 Ok(Some(0)) => {
                     (stream.has_ended, stream.is_queued) = (true, false);
@@ -241,7 +241,7 @@ impl SendingStreams {
             return;
         };
         stream.socket = None;
-        self.held -= std::mem::take(&mut stream.outbox).held();
+        self.memory -= std::mem::take(&mut stream.outbox).memory();
         (stream.has_ended, stream.is_received) = (true, true);
         if !std::mem::replace(&mut stream.is_aborted, true) {
             self.counts.reset += 1;
@@ -258,7 +258,7 @@ impl SendingStreams {
         }
     }
 
-    /// A connection that nobody waits for any more.
+    /// Gives up a stream whose program has gone away.
     pub(crate) fn abandon(&mut self, id: StreamId, egress: &mut Egress<BufferId>, now: Instant) {
         if self.all.get(&id).is_some_and(|stream| stream.socket.is_none()) {
             self.abort(id, reason::RESET, egress, now);
@@ -272,9 +272,9 @@ impl SendingStreams {
             match notice {
                 SendingNotice::Released(id, offset) => {
                     if let Some(stream) = self.all.get_mut(&id) {
-                        let before = stream.outbox.held();
+                        let before = stream.outbox.memory();
                         stream.outbox.release(offset);
-                        self.held -= before - stream.outbox.held();
+                        self.memory -= before - stream.outbox.memory();
                     }
                 }
                 SendingNotice::Delivered(id) => self.on_delivered(id, egress, now),
@@ -316,7 +316,7 @@ impl SendingStreams {
         let Some(stream) = self.all.remove(&id) else {
             return;
         };
-        self.held -= stream.outbox.held();
+        self.memory -= stream.outbox.memory();
         egress.close_stream(id, now);
         if stream.is_aborted {
             self.said.notices.push(ToReceiving::Forget(id));
@@ -336,18 +336,18 @@ impl SendingStreams {
 
     /// Accounts for the memory that streams have taken or given back.
     pub(crate) fn settle(&mut self, share: &mut Share) {
-        let before = std::mem::replace(&mut self.charged, self.held);
-        if self.held > before {
-            share.take(self.held - before);
+        let before = std::mem::replace(&mut self.charged, self.memory);
+        if self.memory > before {
+            share.take(self.memory - before);
         } else {
-            share.give_back(before - self.held);
+            share.give_back(before - self.memory);
         }
     }
 
     /// Drops all streams: the session is gone.
     pub(crate) fn close(&mut self, share: &mut Share) {
         self.all.clear();
-        self.held = 0;
+        self.memory = 0;
         self.settle(share);
     }
 }

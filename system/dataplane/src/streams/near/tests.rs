@@ -75,7 +75,7 @@ fn a_connection_is_answered_in_the_name_of_its_destination() {
 }
 
 #[test]
-fn what_the_peer_refuses_is_refused_or_goes_as_packets() {
+fn a_refused_request_is_refused_here_or_left_to_packets() {
     for (outcome, is_packet) in [(Outcome::Forbidden, true), (Outcome::Exhausted, true)] {
         let (mut near, syn) = asked();
         let answered = near.handle_answer(name(0), outcome, BEGIN);
@@ -139,7 +139,7 @@ fn a_firewall_before_the_listener_leaves_connections_whole() {
 }
 
 #[test]
-fn connections_that_are_over_are_forgotten_when_nothing_more_comes() {
+fn connections_that_are_over_are_forgotten_once_they_are_idle() {
     let (mut near, mut syn) = asked();
     near.handle_answer(name(0), Outcome::Connected, BEGIN);
     near.handle_closed(name(0));
