@@ -72,14 +72,12 @@ impl StreamId {
 }
 
 /// Reasons of [`Frame::Reset`] and [`Frame::Stop`].
-///
-/// Source: docs/streams.md.
 pub mod reason {
-    /// The connection was reset, or has timed out.
+    /// Reset or timeout of the connection. Source: docs/streams.md.
     pub const RESET: u16 = 1;
-    /// The process that knew the stream has ended.
+    /// End of the process that knew the stream. Source: docs/streams.md.
     pub const UNKNOWN: u16 = 2;
-    /// The peer may not reach the destination any more.
+    /// Loss of the right to reach the destination. Source: docs/streams.md.
     pub const FORBIDDEN: u16 = 3;
 }
 

@@ -710,7 +710,7 @@ fn streams_of(
     let Some(purpose) = purpose else {
         return Ok((None, None));
     };
-    let sends = egress::streaming::Streams::new(purpose, interface, ingress.clone());
+    let sends = egress::streaming::Streams::new(purpose, interface, Box::new(ingress.clone()));
     let receives = ingress::streaming::Streams::new(purpose);
     let both = sends.and_then(|sends| Ok((Some(sends), Some(receives?))));
     both.context("cannot make the sockets of streams")

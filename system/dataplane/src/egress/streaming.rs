@@ -13,10 +13,9 @@ use hawser_wire::stream::{Open, Outcome, StreamId, reason};
 
 use super::{Sender, TELL_AGAIN};
 use crate::SessionId;
-use crate::dispatch::ToIngress;
 use crate::streams::accepting::Accepting;
 use crate::streams::near::{Answered, Found};
-use crate::streams::{Sockets, StreamName, StreamRelay, StreamUse, ToReceiving, ToSending};
+use crate::streams::{Relays, Sockets, StreamName, StreamRelay, StreamUse, ToReceiving, ToSending};
 
 /// Notices that wait for room in the receiving thread's queue before no new stream is opened.
 ///
@@ -29,14 +28,18 @@ pub(crate) struct Streams {
     pub(super) sockets: Sockets,
     /// Listener of a client.
     pub(super) accepting: Option<Accepting>,
-    ingress: ToIngress,
+    ingress: Box<dyn Relays>,
     /// Notices that the receiving thread had no room for.
     unsent: VecDeque<StreamRelay>,
 }
 
 impl Streams {
     /// `interface`: that of the tunnel.
-    pub(crate) fn new(purpose: StreamUse, interface: &str, ingress: ToIngress) -> std::io::Result<Self> {
+    pub(crate) fn new(
+        purpose: StreamUse,
+        interface: &str,
+        ingress: Box<dyn Relays>,
+    ) -> std::io::Result<Self> {
         let sockets = Sockets::new(Interest::Read)?;
         let accepting = match purpose {
             StreamUse::Client => Some(Accepting::on_interface(interface, now())?),

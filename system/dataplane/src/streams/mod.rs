@@ -85,6 +85,18 @@ pub(crate) struct StreamRelay {
     pub(crate) notice: ToReceiving,
 }
 
+/// Route of relays to the receiving thread.
+pub(crate) trait Relays: Send {
+    /// Hands a relay over, without waking the thread.
+    ///
+    /// # Errors
+    /// The queue is full; the relay comes back.
+    fn hand(&self, relay: StreamRelay) -> Result<(), StreamRelay>;
+
+    /// Wakes the thread.
+    fn wake(&self);
+}
+
 /// Notice of the sending thread for the receiving one.
 #[derive(Debug)]
 pub(crate) enum ToReceiving {
