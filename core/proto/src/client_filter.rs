@@ -96,6 +96,22 @@ impl Policy {
         or(self.reaches_outside(packet), Refusal::Destination)
     }
 
+    /// Decides over a connection that the hub is to open for a client, by the packet that would
+    /// open it. The hub's own services, other clients and subnets are for packets alone.
+    ///
+    /// # Errors
+    /// [`Refusal`]: the hub must not open it.
+    pub fn check_stream(&self, packet: &UpperLayer) -> Result<(), Refusal> {
+        let to = packet.destination;
+        if self.own.contains(&to) || self.local.contains(&to) {
+            return Err(Refusal::Hub);
+        }
+        if self.reaches_client(packet).is_some() {
+            return Err(Refusal::Client);
+        }
+        self.check(packet)
+    }
+
     fn reaches_hub(&self, packet: &UpperLayer) -> bool {
         let is_service = |service: &Service| is_to(packet, *service);
         let is_ping = matches!(
@@ -217,6 +233,12 @@ impl<P: AsRef<Policy>> ClientFilter<P> {
     #[must_use]
     pub fn new(policy: P) -> Self {
         Self { policy, last: None }
+    }
+
+    /// The policy.
+    #[must_use]
+    pub fn policy(&self) -> &P {
+        &self.policy
     }
 
     /// Decides over an inner packet of a client, given with its headers at least.

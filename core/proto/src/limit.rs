@@ -145,6 +145,11 @@ impl<T> Gate<T> {
         self.queue.drain(..).map(|(packet, _)| packet)
     }
 
+    /// The limit, for what passes beside the queue: bytes of streams.
+    pub fn limit_mut(&mut self) -> &mut Limit {
+        &mut self.limit
+    }
+
     /// Packets that were given back.
     #[must_use]
     pub fn dropped(&self) -> u64 {

@@ -1,4 +1,5 @@
-//! The one ICMP message that the tunnel originates: a packet was too large for every path.
+//! ICMP messages that the tunnel originates: a packet was too large for every path, or the
+//! destination of a split connection cannot be reached.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -26,8 +27,21 @@ pub fn too_large(packet: &[u8], mtu: u16) -> Option<Vec<u8>> {
         return None;
     }
     Some(match (key.source, key.destination) {
-        (IpAddr::V4(source), IpAddr::V4(destination)) => v4(packet, mtu, destination, source),
-        _ => v6(packet, mtu),
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            v4(packet, ([3, 4], u32::from(mtu)), destination, source)
+        }
+        _ => v6(packet, ([2, 0], u32::from(mtu))),
+    })
+}
+
+/// The answer to a packet whose destination cannot be reached: "host unreachable" (RFC 792) or
+/// "address unreachable" (RFC 4443 section 3.1), in the name of the destination.
+#[must_use]
+pub fn unreachable(packet: &[u8]) -> Option<Vec<u8>> {
+    let key = inner::parse(packet)?.key;
+    Some(match (key.source, key.destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => v4(packet, ([3, 1], 0), destination, source),
+        _ => v6(packet, ([1, 3], 0)),
     })
 }
 
@@ -42,7 +56,8 @@ fn is_icmp_error(protocol: u8, kind: Option<&u8>) -> bool {
     }
 }
 
-fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
+/// An IPv4 message of a type and code, with the word that follows its checksum.
+fn v4(packet: &[u8], (kind, word): ([u8; 2], u32), from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let quote = &packet[..packet.len().min(QUOTE_V4)];
     let mut out = vec![0; 28];
     out[0] = 0x45;
@@ -53,9 +68,8 @@ fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     // reach.
     out[12..16].copy_from_slice(&from.octets());
     out[16..20].copy_from_slice(&to.octets());
-    out[20] = 3;
-    out[21] = 4;
-    out[26..28].copy_from_slice(&mtu.to_be_bytes());
+    out[20..22].copy_from_slice(&kind);
+    out[24..28].copy_from_slice(&word.to_be_bytes());
     out.extend_from_slice(quote);
     inner::fill_ipv4_checksum(&mut out, 20);
     let sum = !inner::ones_sum(&out[20..], 0);
@@ -63,7 +77,8 @@ fn v4(packet: &[u8], mtu: u16, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     out
 }
 
-fn v6(packet: &[u8], mtu: u16) -> Vec<u8> {
+/// The same of IPv6.
+fn v6(packet: &[u8], (kind, word): ([u8; 2], u32)) -> Vec<u8> {
     let quote = &packet[..packet.len().min(QUOTE_V6)];
     let mut out = vec![0; 48];
     out[0] = 0x60;
@@ -72,8 +87,8 @@ fn v6(packet: &[u8], mtu: u16) -> Vec<u8> {
     out[7] = 64;
     out[8..24].copy_from_slice(&packet[24..40]);
     out[24..40].copy_from_slice(&packet[8..24]);
-    out[40] = 2;
-    out[44..48].copy_from_slice(&u32::from(mtu).to_be_bytes());
+    out[40..42].copy_from_slice(&kind);
+    out[44..48].copy_from_slice(&word.to_be_bytes());
     out.extend_from_slice(quote);
     let pseudo = inner::pseudo_header_sum(&out, protocol::ICMPV6, out.len() - 40);
     let sum = !inner::ones_sum(&out[40..], u32::from(pseudo));
@@ -130,6 +145,18 @@ mod tests {
         assert_eq!(answer[48..], packet[..1232]);
         let pseudo = inner::pseudo_header_sum(&answer, protocol::ICMPV6, answer.len() - 40);
         assert_eq!(inner::ones_sum(&answer[40..], u32::from(pseudo)), 0xffff);
+    }
+
+    #[test]
+    fn an_unreachable_destination_is_named_by_a_valid_message() {
+        let packet = inner::tests::tcp_packet(1, &[], 0x02);
+        let answer = unreachable(&packet).expect("an answer");
+        assert_eq!((answer[20], answer[21]), (3, 1));
+        assert_eq!(answer[12..16], packet[16..20], "in the name of the destination");
+        assert_eq!(inner::ones_sum(&answer[20..], 0), 0xffff);
+        let packet = inner::tests::udp_packet(&[7; 100]);
+        let answer = unreachable(&packet).expect("an answer");
+        assert_eq!((answer[40], answer[41]), (1, 3));
     }
 
     /// Source: RFC 1812 section 4.3.2.7, RFC 4443 section 2.4 (e).

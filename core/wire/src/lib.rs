@@ -26,6 +26,7 @@ pub mod parity;
 pub mod peer;
 pub mod pool;
 pub mod preference;
+pub mod readdress;
 mod reasons;
 pub mod receipt;
 pub mod stream;

@@ -71,6 +71,16 @@ impl StreamId {
     }
 }
 
+/// Reasons of [`Frame::Reset`] and [`Frame::Stop`].
+pub mod reason {
+    /// Reset or timeout of the connection. Source: docs/streams.md.
+    pub const RESET: u16 = 1;
+    /// End of the process that knew the stream. Source: docs/streams.md.
+    pub const UNKNOWN: u16 = 2;
+    /// Loss of the right to reach the destination. Source: docs/streams.md.
+    pub const FORBIDDEN: u16 = 3;
+}
+
 /// Position of a datagram's bytes in their stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {

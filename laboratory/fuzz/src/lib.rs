@@ -19,7 +19,7 @@ pub use answers::{PAGE, QUERY};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 24] = [
+pub const TARGETS: [Target; 25] = [
     ("data", packets::data),
     ("control", packets::control),
     ("peer", packets::peer),
@@ -39,6 +39,7 @@ pub const TARGETS: [Target; 24] = [
     ("config", texts::config),
     ("session", machines::session),
     ("checkpoint", machines::checkpoint),
+    ("stream", machines::stream),
     ("ends", ends::ends),
     ("dns", answers::dns),
     ("portal", answers::portal),

@@ -7,8 +7,11 @@ use hawser_proto::egress::Egress;
 use hawser_proto::ingress::Ingress;
 use hawser_proto::path;
 use hawser_proto::session::{ClientAction, ClientSession, HubAction, HubSession, SessionConfig};
+use hawser_proto::stream;
 use hawser_units::{Duration, Instant, NetworkId, PathId};
 use hawser_wire::control::{MAX_OTHER_HUBS, MAX_SUBNETS, Message};
+use hawser_wire::data::{Inner, Kind};
+use hawser_wire::stream::{FRAME_LEN, Frame};
 
 /// A stream of messages, given to a hub's session and to a client's; between them the client's
 /// networks come and go.
@@ -22,6 +25,60 @@ pub(crate) fn session(input: &[u8]) {
         step += 1;
         hub.take(&message);
         client.take(&message, step);
+    }
+}
+
+/// Datagrams of streams: two bytes of length, one that tells frames from bytes, the rest. Neither
+/// half stores or answers more than it said that it would.
+pub(crate) fn stream(input: &[u8]) {
+    let config = stream::Config {
+        capacity: 64 << 10,
+        window: 8 << 10,
+        max_window: 32 << 10,
+        max_streams: 8,
+    };
+    let (mut receiving, mut sending) = (stream::Receiving::new(config), stream::Sending::default());
+    let mut now = Instant::ZERO + Duration::from_secs(1);
+    let mut rest = input;
+    while let Some(([high, low, kind], behind)) = rest.split_first_chunk::<3>() {
+        let len = usize::from(u16::from_be_bytes([*high, *low])).min(behind.len());
+        let (datagram, behind) = behind.split_at(len);
+        rest = behind;
+        now += Duration::from_millis(3);
+        if kind & 1 == 0 {
+            take_frames(datagram, &mut receiving, now);
+        } else if let Some((inner, body)) = Inner::parse(datagram) {
+            let inner = Inner {
+                kind: Kind::Stream,
+                ..inner
+            };
+            if let Some(accepted) = receiving.handle_bytes(&inner, body, now) {
+                assert!(accepted.skip + accepted.len <= body.len());
+            }
+        }
+        receiving.flush(now);
+        let mut events = 0;
+        while let Some(event) = receiving.poll_event() {
+            events += 1;
+            sending.handle_event(event, now);
+        }
+        // Each frame has one answer at most, a stream that is not known two.
+        assert!(events <= 2 * len + 8, "{events} events of {len} bytes");
+        assert!(receiving.stored() <= config.capacity);
+        assert!(receiving.len() <= config.max_streams);
+        while receiving.poll_notice().is_some() {}
+        while sending.poll_notice().is_some() {}
+    }
+}
+
+fn take_frames(datagram: &[u8], receiving: &mut stream::Receiving, now: Instant) {
+    let mut rest = datagram;
+    while let Some((frame, behind)) = Frame::parse(rest) {
+        let mut out = [0; FRAME_LEN];
+        let len = frame.emit(&mut out).expect("the longest fits");
+        assert_eq!(&out[..len], &rest[..rest.len() - behind.len()]);
+        receiving.handle_frame(&frame, now);
+        rest = behind;
     }
 }
 

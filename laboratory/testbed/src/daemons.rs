@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Network, Scenario, Workload, layer_code_point};
+use hawser_netem::scenario::{Network, Scenario, Tcp, Workload, layer_code_point};
 use hawser_units::Duration;
 use hawser_wire::data::Class;
 
@@ -88,8 +88,12 @@ impl Daemons {
         let layers = layer_config(scenario);
         let tells = |network: &Network| network.wifi.as_ref().is_some_and(|wifi| wifi.tells);
         let share_air = scenario.networks.iter().any(tells);
+        let tcp = match scenario.tcp {
+            Tcp::EndToEnd => "end-to-end",
+            Tcp::Stream => "stream",
+        };
         let config = format!(
-            "[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
+            "tcp = \"{tcp}\"\n[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
             chosen.collect::<String>()
         );
         let config = config + &pool_config(&members) + &layers + rules;

@@ -4,9 +4,10 @@
 //! the rest when the client ends.
 
 use anyhow::Context;
-use hawser_config::{self as config, ClientConfig};
+use hawser_config::{self as config, ClientConfig, TcpMode};
 use hawser_linux::inbound::{INBOUND_TABLE, Inbound};
 use hawser_linux::system::System;
+use hawser_wire::readdress::{ALIAS4, ALIAS6};
 
 /// The rules that a configuration asks for; none where everything may come in.
 fn wanted(config: &ClientConfig) -> Option<Inbound> {
@@ -20,6 +21,10 @@ fn wanted(config: &ClientConfig) -> Option<Inbound> {
         services,
         forwarded: config.port_forwards.iter().map(|port| port.0.service).collect(),
         subnets: config.subnets.iter().map(|net| net.0).collect(),
+        aliases: match config.tcp {
+            TcpMode::Stream => vec![ALIAS4.into(), ALIAS6.into()],
+            TcpMode::EndToEnd => Vec::new(),
+        },
     })
 }
 

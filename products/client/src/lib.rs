@@ -65,12 +65,12 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
+use hawser_config::{ClientConfig, RuleConfig, Schedulers, TcpMode, Via};
 use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
 use hawser_control::report::PLANE_ENDED;
-use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId, Trial};
+use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, SessionId, StreamUse, Trial};
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside, finder};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
@@ -81,6 +81,7 @@ use hawser_host::{history, metrics};
 use hawser_linux::bpf::{Becomes, INTENT, SocketOptions};
 use hawser_linux::direct::Intent;
 use hawser_linux::netlink::{Change, Network, Watch, changes};
+use hawser_linux::stream_sockets::raise_file_limit;
 use hawser_linux::system::MemberRoute;
 use hawser_linux::tun::Tun;
 use hawser_proto::session::SessionConfig;
@@ -197,11 +198,15 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
             finder: Some(finder),
         }));
     }
+    if config.tcp == TcpMode::Stream {
+        raise_file_limit();
+    }
     let plane = hawser_dataplane::start(DataPlaneConfig {
         queues: vec![tun],
         pairs: Pairs::ONE,
         format: Format::Ip,
         client_policy: None,
+        streams: (config.tcp == TcpMode::Stream).then_some(StreamUse::Client),
         trial: Trial::default(),
         seed: u64::from_be_bytes(random()),
     })?;

@@ -51,6 +51,7 @@ impl Client {
             ("interface", old.interface != self.config.interface),
             ("mtu", old.mtu != self.config.mtu),
             ("dns", old.dns != self.config.dns),
+            ("tcp", old.tcp != self.config.tcp),
             ("metrics", old.metrics != self.config.metrics),
             ("otlp", old.otlp != self.config.otlp),
             ("history", old.history != self.config.history),
@@ -72,6 +73,8 @@ impl Client {
         ];
         let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
+        // What lets streams in stays as long as there are streams.
+        self.config.tcp = old.tcp;
         self.options.log.set(self.config.log.as_ref())?;
         // One that is to be closed may have been taken away with all of nftables.
         if old.kill_switch || self.config.kill_switch {

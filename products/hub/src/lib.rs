@@ -35,7 +35,7 @@ mod resolvers;
 mod spread;
 mod waypoint;
 
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,7 +55,7 @@ use hawser_control::report::{self, PLANE_ENDED};
 use hawser_control::tls;
 use hawser_dataplane::checkpoint::SessionCheckpoint;
 use hawser_dataplane::{
-    Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, PathSnapshot, Trial,
+    Change, Command, DataPlane, DataPlaneConfig, Event, Orders, Pairs, PathSnapshot, StreamUse, Trial,
 };
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::logging::LogLevel;
@@ -68,6 +68,7 @@ use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, masquerade};
 use hawser_linux::netlink::{self, Watch};
 use hawser_linux::outer_port::{OUTER_PORT_TABLE, untracked};
 use hawser_linux::service;
+use hawser_linux::stream_sockets::raise_file_limit;
 use hawser_linux::system::{System, drop_nft_table};
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
@@ -194,11 +195,13 @@ impl Carrying {
         let sockets: Vec<_> = sockets.into_iter().map(Arc::new).collect();
         handover::keep_open(&queues, &sockets);
         let seed = u64::from_be_bytes(random());
+        raise_file_limit();
         let plane = hawser_dataplane::start(DataPlaneConfig {
             queues,
             pairs: spread.pairs(),
             format: Format::Ip,
             client_policy: Some(Arc::new(policy)),
+            streams: stream_use(config),
             trial: Trial::default(),
             seed,
         })?;
@@ -676,6 +679,7 @@ impl Hub {
             ("otlp", old.otlp != new.otlp),
             ("history", old.history != new.history),
             ("store", old.store != new.store),
+            ("streams", old.streams != new.streams),
             ("tls.listen", old.tls.listen != new.tls.listen),
             (
                 "gre (whether it is there)",
@@ -837,6 +841,17 @@ fn leave_untracked(system: &mut System, port: u16) {
 async fn own_addresses() -> anyhow::Result<Vec<Net>> {
     let listed = netlink::addresses().await;
     listed.context("cannot list the addresses of this machine")
+}
+
+/// The use of streams: none where clients do not appear under the hub's address, which is that of
+/// the connections that it opens.
+fn stream_use(config: &HubConfig) -> Option<StreamUse> {
+    let has_nat_addresses = !config.nat_addresses.0.is_empty();
+    let max_per_client = config.streams.max_per_client(has_nat_addresses);
+    let pool6 = config.pool6.iter().map(|net| IpAddr::from(net.0));
+    let mut pools = std::iter::once(IpAddr::from(config.pool.0)).chain(pool6);
+    let is_translated = pools.all(|pool| masks(config.nat, is_private(pool)));
+    (max_per_client > 0 && is_translated).then_some(StreamUse::Hub { max_per_client })
 }
 
 fn masks(nat: Nat, private: bool) -> bool {

@@ -202,6 +202,7 @@ pub async fn run(options: Options) -> anyhow::Result<()> {
         pairs: Pairs::ONE,
         format: Format::Ethernet,
         client_policy: None,
+        streams: None,
         trial: Trial {
             any_order: options.any_order,
             buffer: options.buffer.map(|packets| Bytes(packets * PACKET)),

@@ -123,6 +123,11 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
             continue;
         }
         say!("  class {} because {}", text(&flow["class"]), text(&flow["why"]))?;
+        match flow["tcp"].as_str() {
+            Some("stream") => say!("  a stream: this machine and the hub each have a TCP of their own")?,
+            Some(reason) => say!("  end-to-end, as packets, because {reason}")?,
+            None => {}
+        }
         if let Some(bps) = flow["declared_bps"].as_u64() {
             say!("  has declared {}", rate(bps))?;
         }

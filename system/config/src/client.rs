@@ -14,8 +14,8 @@ use serde::Deserialize;
 use crate::{
     AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
     InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
-    PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TlsConfig,
-    TlsUse, Uses, Via, WhenEnded,
+    PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TcpMode,
+    TlsConfig, TlsUse, Uses, Via, WhenEnded,
 };
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
@@ -52,6 +52,9 @@ pub struct ClientConfig {
     /// Subnets behind this machine whose machines keep their addresses in the tunnel, as far as the
     /// hub leads them here (`hawser hub subnet`).
     pub subnets: Vec<AnyNet>,
+    /// Form of TCP connections: `end-to-end` (their packets go through the tunnel) or
+    /// `stream` (they are split, and their bytes go over all networks).
+    pub tcp: TcpMode,
     /// Scheduler by flow class.
     pub schedulers: Schedulers,
     /// How packets of layered streams are known that this machine sends; the first that fits
@@ -104,6 +107,7 @@ impl Default for ClientConfig {
             forward: Forward::Off,
             port_forwards: Vec::new(),
             subnets: Vec::new(),
+            tcp: TcpMode::EndToEnd,
             schedulers: Schedulers::default(),
             layers: Vec::new(),
             networks: BTreeMap::new(),

@@ -11,7 +11,7 @@ use crate::invitation::HubAddress;
 use crate::{
     ClientNames, DEFAULT_MTU, Endpoint, HubGreConfig, HubTlsConfig, InterfaceName, LayerConfig, LimitsConfig,
     LogFilter, Mtu, Nat, NatAddresses, Net4, Net6, OtlpConfig, Pool, ReachConfig, Schedulers, StoreConfig,
-    ThreadPairs, TlsListen, WhenStopped, ports,
+    StreamsConfig, ThreadPairs, TlsListen, WhenStopped, ports,
 };
 
 /// What `hub.toml` says.
@@ -51,6 +51,9 @@ pub struct HubConfig {
     /// What each client may use, unless it has limits of its own.
     #[serde(default)]
     pub limits: LimitsConfig,
+    /// TCP connections that the hub opens for its clients.
+    #[serde(default)]
+    pub streams: StreamsConfig,
     /// Where clients come in whose networks block UDP.
     #[serde(default)]
     pub tls: HubTlsConfig,

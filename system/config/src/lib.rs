@@ -43,6 +43,7 @@ mod radio;
 mod reach;
 mod reload;
 mod store;
+mod streams;
 mod tls;
 mod tunnel;
 mod when;
@@ -65,6 +66,7 @@ pub use radio::{AccessPoints, Password, RadioConfig, WifiNetwork};
 pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
+pub use streams::{StreamsConfig, TcpMode};
 pub use tls::{AcmeConfig, HostName, HubTlsConfig, Login, Proxy, ProxyKind, TlsConfig, TlsListen, TlsUse};
 pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{

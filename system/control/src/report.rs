@@ -82,6 +82,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "class": flow.class,
                 "why": flow.why,
                 "scheduler": flow.scheduler,
+                "tcp": flow.tcp,
                 "declared_bps": flow.declared_bps,
                 "late": flow.late,
                 "sent_bytes": flow.sent_bytes,

@@ -6,12 +6,23 @@ use std::sync::{Arc, Mutex};
 
 use super::handoff::Giver;
 use super::relayed::Relayed;
+use super::streams::{Relays, StreamRelay};
 use super::{Change, Command, PairSnapshot, Pairs, Reply, SessionId, Snapshot, Waker, egress, ingress};
 
 /// Gives orders to a sending thread, and what the receiving one of its pair noticed.
 pub(super) type ToEgress = Giver<egress::Order, Relayed, Waker>;
 /// Gives orders to a receiving thread.
-pub(super) type ToIngress = Giver<ingress::Order, (), Waker>;
+pub(super) type ToIngress = Giver<ingress::Order, StreamRelay, Waker>;
+
+impl Relays for ToIngress {
+    fn hand(&self, relay: StreamRelay) -> Result<(), StreamRelay> {
+        Giver::hand(self, relay)
+    }
+
+    fn wake(&self) {
+        Giver::wake(self);
+    }
+}
 
 /// The way of orders to both threads of a pair.
 #[derive(Clone)]

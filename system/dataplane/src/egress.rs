@@ -10,6 +10,7 @@ use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::{Waker, wait_readable};
 use hawser_units::{Bytes, Duration, Instant};
 use hawser_wire::frame::Format;
+use hawser_wire::inner::FlowKey;
 use hawser_wire::offload::{Offload, VIRTIO_LEN};
 
 use super::batch::Batches;
@@ -23,7 +24,12 @@ use super::overhead::{overhead, path_config};
 use super::relayed::Relayed;
 use super::sessions::{Accepted, Session, Sessions};
 use super::share::Share;
+use super::streams::ToSending;
 use super::{Change, Event, Reply, SessionId, SessionSnapshot, SocketId, snapshot};
+
+pub(crate) mod streaming;
+
+use streaming::Streams;
 
 /// Packets read from the TUN before what they made is sent.
 const READS: usize = 16;
@@ -33,6 +39,8 @@ const TELL_AGAIN: Duration = Duration::from_millis(10);
 /// What the sending thread is told.
 pub(super) enum Order {
     Change(Arc<Change>),
+    /// The receiving thread's part of a stream.
+    Stream(SessionId, ToSending),
     /// The receiving thread's part, to be completed. The thread ends with it.
     HandOver {
         received: BTreeMap<SessionId, ReceivingHalf>,
@@ -56,6 +64,8 @@ pub(super) struct Sender {
     /// Packet sizes that made networks fail.
     fragile: Fragile,
     batches: Batches,
+    /// State of streams; `None`: connections go as packets.
+    streams: Option<Streams>,
     /// Datagrams that were not sent for want of a key.
     no_key: u64,
 }
@@ -65,7 +75,7 @@ impl Sender {
         (tun, format): (Tun, Format),
         orders: Taker<Order, Relayed, Waker>,
         events: tokio::sync::mpsc::Sender<Event>,
-        (seed, share): (u64, Share),
+        (seed, shares): (u64, (Share, Share)),
     ) -> Self {
         Self {
             tun,
@@ -73,11 +83,17 @@ impl Sender {
             orders,
             events: Events::new(events),
             sockets: HashMap::new(),
-            sessions: Sessions::new(format, seed, share, now()),
+            sessions: Sessions::new(format, seed, shares, now()),
             fragile: Fragile::default(),
             batches: Batches::new(),
+            streams: None,
             no_key: 0,
         }
+    }
+
+    /// Makes connections streams, before the first session comes.
+    pub(super) fn set_streams(&mut self, streams: Option<Streams>) {
+        self.streams = streams;
     }
 
     /// Bounds what may wait of a flow; before the first session comes.
@@ -94,6 +110,8 @@ impl Sender {
         while goes_on {
             if !readable {
                 readable = self.wait();
+            } else if self.streams.is_some() {
+                self.poll_sockets();
             }
             goes_on = self.orders.take(&mut orders, &mut relays);
             orders.drain(..).for_each(|order| self.obey(order));
@@ -103,25 +121,38 @@ impl Sender {
                 readable = self.read_tun();
             }
             self.service();
+            if self.streams.is_some() {
+                self.settle_streams();
+            }
             self.batches.flush();
         }
     }
 
     /// Waits for packets, orders or a deadline. Returns whether packets wait.
-    fn wait(&self) -> bool {
+    fn wait(&mut self) -> bool {
         let mut due = self.sessions.due();
         if self.events.is_waiting() {
             due = due.min(now() + TELL_AGAIN);
         }
+        if let Some(streams) = &self.streams {
+            due = due.min(streams.due());
+        }
         let timeout = (due != Instant::FAR_FUTURE).then(|| due.since(now()));
         let waker = self.orders.waker();
-        let mut ready = [false; 2];
-        if let Err(error) = wait_readable(&[self.tun.as_fd(), waker.as_fd()], timeout, &mut ready) {
+        let sockets = self
+            .streams
+            .as_ref()
+            .map_or(waker.as_fd(), |streams| streams.sockets.as_fd());
+        let mut ready = [false; 3];
+        if let Err(error) = wait_readable(&[self.tun.as_fd(), waker.as_fd(), sockets], timeout, &mut ready) {
             tracing::error!(%error, "waiting failed");
             std::thread::sleep(Duration::from_millis(100));
         }
         if ready[1] {
             waker.clear();
+        }
+        if ready[2] {
+            self.poll_sockets();
         }
         ready[0]
     }
@@ -130,11 +161,11 @@ impl Sender {
     fn read_tun(&mut self) -> bool {
         for _ in 0..READS {
             match self.tun.read(self.sessions.reading()) {
-                Ok(Some(len)) => match self.sessions.accept(len, now()) {
-                    Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
-                    Accepted::Advised(answer) => self.answer(&answer),
-                    Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
-                },
+                Ok(Some(len)) => {
+                    if !self.take_for_stream(len) {
+                        self.take_packet(len);
+                    }
+                }
                 Ok(None) => return false,
                 Err(error) => {
                     // EIO while the interface is down, for example while it is being set up.
@@ -144,6 +175,15 @@ impl Sender {
             }
         }
         true
+    }
+
+    /// Queues the packet of `len` bytes that was read last.
+    fn take_packet(&mut self, len: usize) {
+        match self.sessions.accept(len, now()) {
+            Accepted::TooLarge(mtu) if !self.fragment(len, mtu) => self.say_too_large(len, mtu),
+            Accepted::Advised(answer) => self.answer(&answer),
+            Accepted::TooLarge(_) | Accepted::Queued | Accepted::Dropped => {}
+        }
     }
 
     /// Queues the packet that was read last, larger than any path, in fragments; false when it may
@@ -205,7 +245,9 @@ impl Sender {
     fn obey(&mut self, order: Order) {
         match order {
             Order::Change(change) => self.change(&change),
+            Order::Stream(session, order) => self.handle_stream(session, order),
             Order::HandOver { received, reply } => {
+                self.end_streams();
                 // What may still go goes now; after that nothing is left that could send.
                 self.service();
                 self.batches.flush();
@@ -244,7 +286,9 @@ impl Sender {
             Change::SetSubnets { session, subnets } => self.sessions.set_subnets(*session, subnets),
             Change::RemoveSession { session } => {
                 self.note_fragile(*session);
+                let ids = self.sessions.get(*session).map(|state| state.streams.ids());
                 self.sessions.remove(*session);
+                self.forget_streams(*session, &ids.unwrap_or_default());
             }
             Change::BeginWith { session } => self.sessions.begin_with(*session),
             Change::GoOnWith { session } => self.sessions.go_on_with(*session),
@@ -377,6 +421,10 @@ impl Sender {
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let sum = |of: fn(&Session) -> u64| self.sessions.iter().map(of).sum();
         let dropped = &self.sessions.dropped;
+        let mut counts = self.sessions.stream_counts;
+        self.sessions
+            .iter()
+            .for_each(|session| counts.add(session.streams.counts));
         vec![
             ("egress_no_session", dropped.no_session),
             ("egress_malformed", dropped.malformed),
@@ -435,6 +483,21 @@ impl Sender {
                 "egress_parity_late",
                 sum(|session| session.tunnel.egress().counters().parity_late),
             ),
+            ("streams_open", sum(|session| session.streams.len() as u64)),
+            ("streams_connected", counts.connected),
+            ("streams_completed", counts.completed),
+            ("streams_reset", counts.reset),
+            ("streams_left_to_packets", self.left_to_packets()),
+            ("streams_read_bytes", counts.bytes),
+            ("streams_held_bytes", sum(|session| session.streams.memory())),
+            (
+                "streams_repeated_bytes",
+                sum(|session| session.tunnel.egress().streams().repeated().0),
+            ),
+            (
+                "streams_copied_bytes",
+                sum(|session| session.tunnel.egress().streams().repeated().1),
+            ),
             ("egress_refused_by_network", self.batches.refused),
             ("egress_datagrams", self.batches.sent.0),
             ("egress_calls", self.batches.sent.1),
@@ -446,9 +509,14 @@ impl Sender {
         received: &BTreeMap<(u64, u16), (u32, u64)>,
         at: Instant,
     ) -> Vec<SessionSnapshot> {
+        let accepting = self
+            .streams
+            .as_ref()
+            .and_then(|streams| streams.accepting.as_ref());
+        let whole = |key: &FlowKey| accepting?.reason(key);
         self.sessions
             .iter_mut()
-            .map(|(name, session)| snapshot::of_session(name, session, received, at))
+            .map(|(name, session)| snapshot::of_session(name, session, received, whole, at))
             .collect()
     }
 }

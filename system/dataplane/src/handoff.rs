@@ -109,14 +109,18 @@ impl<O, R, W: Wake> Giver<O, R, W> {
 
     /// Offers a relay, without waking the thread ([`Self::wake`]); false when it was not taken.
     pub(super) fn offer(&self, relay: R) -> bool {
+        self.hand(relay).is_ok()
+    }
+
+    /// Offers a relay as [`Self::offer`] does, and gives it back where it was not taken.
+    pub(super) fn hand(&self, relay: R) -> Result<(), R> {
         let mut state = self.0.lock();
-        let is_taken = state.relays.len() < self.0.bounds.1 && !state.closed;
-        if is_taken {
+        if state.relays.len() < self.0.bounds.1 && !state.closed {
             state.relays.push(relay);
-        } else {
-            state.refused += 1;
+            return Ok(());
         }
-        is_taken
+        state.refused += 1;
+        Err(relay)
     }
 
     /// Wakes the thread, once for many relays.

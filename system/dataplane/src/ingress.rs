@@ -2,9 +2,11 @@
 
 mod delivering;
 mod gates;
+pub(crate) mod streaming;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io::IoSliceMut;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -15,6 +17,7 @@ use hawser_linux::wait::{Waker, wait_readable};
 use hawser_proto::client_filter::{ClientFilter, Policy};
 use hawser_proto::ingress::Ingress;
 use hawser_proto::resequencer;
+use hawser_proto::stream::Accepted;
 use hawser_proto::tunnel::{self, Arrival, Items, Refusal, RelayIntervals, Role};
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::compression::Headers;
@@ -30,11 +33,14 @@ use super::handoff::{StopsOther, Taker};
 use super::relayed::{Relayed, Source};
 use super::share::Share;
 use super::store::{Account, Owner, Store};
+use super::streams::StreamRelay;
+use super::streams::receiving::ReceivingStreams;
 use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 
 mod handover;
 
 use gates::Gates;
+use streaming::Streams;
 
 /// Buffers offered to the kernel in one call.
 const BUFFERS: usize = 16;
@@ -62,6 +68,9 @@ struct PathEntry {
 
 struct Session {
     tunnel: tunnel::Receiving<u32, DataKey, Source>,
+    streams: ReceivingStreams,
+    /// The limit of the session lets bytes of streams pass again.
+    streams_due: Instant,
     account: Account,
     /// The numbers of its paths.
     indexes: Vec<u32>,
@@ -74,6 +83,7 @@ struct Session {
 struct Filing<'a> {
     store: &'a mut Store,
     owner: Owner,
+    streams: &'a mut ReceivingStreams,
 }
 
 impl Items<u32> for Filing<'_> {
@@ -88,6 +98,10 @@ impl Items<u32> for Filing<'_> {
     fn join(&mut self, packet: &[u8], inner: &Inner, last: &u32) -> Option<u32> {
         let outer_ecn = self.store.packet(*last).outer_ecn;
         Some(self.store.add_copy(packet, (self.owner, *inner), outer_ecn))
+    }
+
+    fn take_bytes(&mut self, item: &u32, accepted: &Accepted) {
+        self.streams.take_bytes(accepted, self.store.bytes(*item));
     }
 
     fn free(&mut self, item: u32) {
@@ -116,7 +130,7 @@ pub(super) struct Links {
     pub(super) format: Format,
     /// How packets are put in order.
     pub(super) order: resequencer::Config,
-    pub(super) orders: Taker<Order, (), Waker>,
+    pub(super) orders: Taker<Order, StreamRelay, Waker>,
     /// The sending thread, which ends with this one.
     pub(super) egress: StopsOther<egress::Order, Relayed, Waker>,
     pub(super) control: tokio::sync::mpsc::Sender<ControlDatagram>,
@@ -136,6 +150,8 @@ pub(super) struct Receiving {
     rebuilt: Vec<Headers>,
     touched: Vec<SessionId>,
     due: BTreeSet<(Instant, SessionId)>,
+    /// State of streams; `None`: connections go as packets.
+    streams: Option<Streams>,
     /// Sessions that are held to a rate.
     gates: Gates,
     /// Sessions of which the sending thread does not know yet what it must.
@@ -151,7 +167,13 @@ pub(super) struct Receiving {
 
 impl Receiving {
     /// `client_policy`: the destinations that clients may reach, on a hub.
-    pub(super) fn new(links: Links, client_policy: Option<Arc<Policy>>, share: Share) -> Self {
+    /// `streams`: `None` where connections go as packets.
+    pub(super) fn new(
+        links: Links,
+        client_policy: Option<Arc<Policy>>,
+        streams: Option<Streams>,
+        share: Share,
+    ) -> Self {
         let mut store = Store::new(share, now());
         let offered = (0..BUFFERS).map(|_| store.take()).collect();
         Self {
@@ -166,6 +188,7 @@ impl Receiving {
             rebuilt: Vec::new(),
             touched: Vec::new(),
             due: BTreeSet::new(),
+            streams,
             gates: Gates::default(),
             untold: Vec::new(),
             dropped: Dropped::default(),
@@ -181,10 +204,10 @@ impl Receiving {
     pub(super) fn run(mut self) {
         use_precise_timers();
         let mut ready = Vec::new();
-        let (mut orders, mut nothing) = (Vec::new(), Vec::new());
+        let (mut orders, mut relays) = (Vec::new(), Vec::new());
         while self.running {
             self.wait(&mut ready);
-            self.running = self.links.orders.take(&mut orders, &mut nothing);
+            self.running = self.links.orders.take(&mut orders, &mut relays);
             let ordered = !orders.is_empty();
             if ordered {
                 // The sockets may be others now: what was ready is looked at again.
@@ -193,6 +216,7 @@ impl Receiving {
             for order in orders.drain(..) {
                 self.obey(order);
             }
+            relays.drain(..).for_each(|relay| self.handle_relay(relay));
             let since = now();
             let mut drained = !ordered;
             for (at, ready) in ready.iter().enumerate().take(self.sockets.len()) {
@@ -200,6 +224,9 @@ impl Receiving {
             }
             if drained {
                 self.heard = since;
+            }
+            if !self.touched.is_empty() {
+                self.end_batch(now());
             }
             self.flush_due();
             self.tell_again();
@@ -224,23 +251,30 @@ impl Receiving {
     fn wait(&mut self, ready: &mut Vec<bool>) {
         let due = self.next_due();
         let timeout = (due != Instant::FAR_FUTURE).then(|| due.since(now()));
-        // Sockets first, so that `ready` has their order; more than 63 networks are not waited for.
+        // Sockets first, so that `ready` has their order; more than 62 networks are not waited for.
         let mut sources: Vec<BorrowedFd<'_>> = self
             .sockets
             .iter()
-            .take(63)
+            .take(62)
             .map(|(_, socket)| socket.as_fd())
             .collect();
         let waker = self.links.orders.waker();
         sources.push(waker.as_fd());
+        if let Some(streams) = &self.streams {
+            sources.push(streams.sockets.as_fd());
+        }
         ready.clear();
         ready.resize(sources.len(), false);
         if let Err(error) = wait_readable(&sources, timeout, ready) {
             tracing::error!(%error, "waiting failed");
             std::thread::sleep(Duration::from_millis(100));
         }
+        let has_sockets = self.streams.is_some() && ready.pop() == Some(true);
         if ready.pop() == Some(true) {
             waker.clear();
+        }
+        if has_sockets {
+            self.poll_sockets();
         }
     }
 
@@ -350,6 +384,7 @@ impl Receiving {
         let mut items = Filing {
             store: &mut self.store,
             owner,
+            streams: &mut session.streams,
         };
         let taken = session
             .tunnel
@@ -409,6 +444,9 @@ impl Receiving {
     }
 
     fn flush_session(&mut self, name: SessionId, at: Instant) {
+        if self.streams.is_some() {
+            self.work_streams(name, at);
+        }
         let Some(session) = self.sessions.get_mut(&name) else {
             return;
         };
@@ -462,7 +500,7 @@ impl Receiving {
                 let ingress = Ingress::new(self.links.order);
                 let tunnel = tunnel::Receiving::with(*role, addresses, RelayIntervals::THREADS, ingress);
                 let tunnel = tunnel.carrying(format);
-                self.add_session(*session, *role, tunnel);
+                self.add_session(*session, *role, tunnel, inner.clone());
             }
             Change::SetSubnets { session, subnets } => {
                 if let Some(state) = self.sessions.get_mut(session) {
@@ -513,7 +551,10 @@ impl Receiving {
                 }
             }
             Change::SetLimit { session, limit } => self.set_limit(*session, *limit),
-            Change::SetClientPolicy(policy) => self.filter = Some(ClientFilter::new(Arc::clone(policy))),
+            Change::SetClientPolicy(policy) => {
+                self.filter = Some(ClientFilter::new(Arc::clone(policy)));
+                self.check_streams(policy);
+            }
             // These concern sending only.
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }
@@ -530,10 +571,22 @@ impl Receiving {
         }
     }
 
-    fn add_session(&mut self, name: SessionId, role: Role, tunnel: tunnel::Receiving<u32, DataKey, Source>) {
+    /// `inner`: the addresses of the client, on a hub.
+    fn add_session(
+        &mut self,
+        name: SessionId,
+        role: Role,
+        mut tunnel: tunnel::Receiving<u32, DataKey, Source>,
+        inner: Vec<IpAddr>,
+    ) {
         self.remove_session(name);
+        if let Some(streams) = &self.streams {
+            tunnel.ingress_mut().take_streams(streams.purpose.config());
+        }
         let state = Session {
             tunnel,
+            streams: ReceivingStreams::new(inner),
+            streams_due: Instant::FAR_FUTURE,
             account: self.store.open_account(),
             indexes: Vec::new(),
             due: Instant::FAR_FUTURE,
@@ -548,6 +601,11 @@ impl Receiving {
         let Some(mut session) = self.sessions.remove(&name) else {
             return;
         };
+        let ids = session.streams.close();
+        if let Some(streams) = &mut self.streams {
+            streams.counts.written += session.streams.bytes;
+            ids.into_iter().for_each(|id| streams.sockets.remove((name, id)));
+        }
         session.tunnel.drain(now(), &mut self.out);
         for id in self.out.drain(..) {
             self.store.free(id);
@@ -596,6 +654,17 @@ impl Receiving {
             order.duplicates += counters.duplicates;
             order.gaps_given_up += counters.gaps_given_up;
         }
+        let counts = self.streams.as_ref().map(|streams| &streams.counts);
+        let written: u64 = self.sessions.values().map(|session| session.streams.bytes).sum();
+        let (mut streams_waiting, mut streams_refused) = (0, 0);
+        for session in self.sessions.values_mut() {
+            if let Some(streams) = session.tunnel.ingress_mut().streams() {
+                streams_waiting += streams.stored();
+                let refused = streams.counters();
+                streams_refused +=
+                    refused.beyond_credit + refused.too_scattered + refused.unknown + refused.contradicting;
+            }
+        }
         let dropped = &self.dropped;
         let counters = vec![
             ("ingress_malformed", dropped.malformed),
@@ -615,6 +684,15 @@ impl Receiving {
             ("ingress_held_bytes", self.store.used()),
             ("ingress_datagrams", self.datagrams),
             ("ingress_tun_writes", self.writes),
+            ("streams_asked", counts.map_or(0, |counts| counts.asked)),
+            ("streams_forbidden", counts.map_or(0, |counts| counts.forbidden)),
+            ("streams_failed", counts.map_or(0, |counts| counts.failed)),
+            (
+                "streams_written_bytes",
+                written + counts.map_or(0, |counts| counts.written),
+            ),
+            ("streams_waiting_bytes", streams_waiting),
+            ("streams_refused", streams_refused),
             ("ingress_rebuilt", rebuilt),
             ("ingress_joined", joined),
             ("resequencer_waiting", waiting as u64),
@@ -657,7 +735,7 @@ impl Session {
 
     /// Takes note when it is to be flushed, if nothing comes.
     fn note_due(&mut self, name: SessionId, all: &mut BTreeSet<(Instant, SessionId)>) {
-        let due = self.tunnel.poll_timeout();
+        let due = self.tunnel.poll_timeout().min(self.streams_due);
         if due == self.due {
             return;
         }

@@ -24,6 +24,7 @@ mod sessions;
 mod share;
 mod snapshot;
 mod store;
+mod streams;
 
 /// What [`handoff`] is built of: the model checker has its own of these.
 mod sync {
@@ -41,6 +42,7 @@ use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
 pub use hawser_proto::tunnel::Role;
 pub use hawser_wire::pairs::Pairs;
+pub use streams::StreamUse;
 
 use checkpoint::SessionCheckpoint;
 use hawser_proto::client_filter::Policy;
@@ -530,6 +532,9 @@ pub struct FlowSnapshot {
     pub why: &'static str,
     /// Its scheduler.
     pub scheduler: &'static str,
+    /// `stream`, or the reason for which a connection goes as packets where others are streams.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<&'static str>,
     /// What it has declared to send, if it has. Units: bit/s of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_bps: Option<u64>,
@@ -558,6 +563,8 @@ pub struct DataPlaneConfig {
     /// The destinations that clients of a hub may reach; `None` where the far end may send to any
     /// address: on a client, and between the ends of a bond.
     pub client_policy: Option<Arc<Policy>>,
+    /// The use of streams; `None`: connections of TCP go as packets.
+    pub streams: Option<StreamUse>,
     /// What is different from what serves best, to measure what that is worth.
     pub trial: Trial,
     /// From the operating system's randomness: seeds what must not be guessed but is no secret.
@@ -619,12 +626,14 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         // What may wait is bounded for all pairs together.
         let (orders, relays) = (handoff::ORDERS / count, handoff::RELAYS / count);
         let (egress, for_egress) = handoff::handoff(waker()?, (orders, relays));
-        let (ingress, for_ingress) = handoff::handoff(waker()?, (orders, 0));
+        let (ingress, for_ingress) = handoff::handoff(waker()?, (orders, streams::RELAYS / count));
         all.push(ToPair { egress, ingress });
         takers.push((for_egress, for_ingress));
     }
     let dispatch = Dispatch::new(all.clone(), config.pairs);
     let to_send = Share::divide(sessions::CAPACITY, count).into_iter();
+    let of_streams = Share::divide(sessions::STREAM_CAPACITY, count).into_iter();
+    let to_send = to_send.zip(of_streams);
     let received = Share::divide(store::CAPACITY, count).into_iter();
     let mut threads = Vec::new();
     let (format, trial) = (config.format, config.trial);
@@ -656,11 +665,13 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         let receiving = tun.try_clone().context("cannot share the TUN")?;
         // An odd multiple: of the pairs each has another.
         let seed = config.seed.wrapping_mul(2 * pair as u64 + 1);
+        let (sends, receives) = streams_of(config.streams, tun.name(), &ingress)?;
         let (pairs, events) = (others(), event_sender.clone());
         threads.push(spawn(&name("hawser-egress"), move || {
             let (_other, _pairs) = (StopsOther(ingress), pairs);
             let mut sender = egress::Sender::new((tun, format), for_egress, events, (seed, to_send));
             sender.set_buffer(trial.buffer);
+            sender.set_streams(sends);
             sender.run();
         })?);
         let (pairs, control) = (others(), control_sender.clone());
@@ -675,7 +686,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
                 egress: StopsOther(egress),
                 control,
             };
-            ingress::Receiving::new(links, client_policy, received).run();
+            ingress::Receiving::new(links, client_policy, receives, received).run();
         })?);
     }
     let orders: Orders = Arc::new(move |command| dispatch.send(command));
@@ -685,6 +696,24 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         orders,
         threads,
     })
+}
+
+/// Both halves of streams for a pair of threads.
+fn streams_of(
+    purpose: Option<StreamUse>,
+    interface: &str,
+    ingress: &dispatch::ToIngress,
+) -> anyhow::Result<(
+    Option<egress::streaming::Streams>,
+    Option<ingress::streaming::Streams>,
+)> {
+    let Some(purpose) = purpose else {
+        return Ok((None, None));
+    };
+    let sends = egress::streaming::Streams::new(purpose, interface, Box::new(ingress.clone()));
+    let receives = ingress::streaming::Streams::new(purpose);
+    let both = sends.and_then(|sends| Ok((Some(sends), Some(receives?))));
+    both.context("cannot make the sockets of streams")
 }
 
 fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> anyhow::Result<JoinHandle<()>> {

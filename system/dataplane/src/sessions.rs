@@ -28,6 +28,7 @@ use super::crypto::DataKey;
 use super::lane::Lane;
 use super::pool::{BufferId, Pool};
 use super::share::Share;
+use super::streams::sending::{Said, SendingStreams};
 use super::{Destinations, Event, SessionId};
 
 mod choice;
@@ -49,10 +50,20 @@ const SHED_AT_ONCE: usize = 64;
 /// Buffers that one session keeps for retransmission, beside its quota of bytes: bounds what is
 /// remembered of them to some 3 MB.
 const KEPT: usize = 16_384;
+/// Reads of sockets of streams before others have their turn: the receiving thread's relays, the
+/// TUN, other sessions.
+///
+/// Source: as the TUN's (`READS`, `egress.rs`), fewer because each has a call for every stream.
+const READS_AT_ONCE: usize = 8;
+/// Memory of what was read of streams by all sessions, of all pairs of threads.
+///
+/// Source: twice what packets may take; what streams have sent stays until it is acknowledged.
+pub(super) const STREAM_CAPACITY: u64 = 2 * CAPACITY;
 /// One session's sending side.
 pub(super) struct Session {
     pub(super) tunnel: Sending<BufferId, DataKey>,
     pub(super) lanes: BTreeMap<PathId, Lane>,
+    pub(super) streams: SendingStreams,
     /// Bytes of the buffers that its packets lie in.
     held: u64,
     due: Instant,
@@ -108,6 +119,12 @@ pub(super) struct Sessions {
     pub(super) buffer: Option<Bytes>,
     all: BTreeMap<SessionId, Session>,
     pool: Pool,
+    /// Memory of what was read of streams.
+    stream_share: Share,
+    /// Sessions that have something to say of streams.
+    streamed: Vec<SessionId>,
+    /// Counts of streams of sessions that are gone.
+    pub(super) stream_counts: super::streams::sending::Counts,
     routes: Routes,
     /// On a client, and where frames are carried, routes say nothing.
     choice: Choice,
@@ -118,13 +135,21 @@ pub(super) struct Sessions {
 }
 
 impl Sessions {
-    /// `share`: bytes of buffers that may be in use.
-    pub(super) fn new(format: Format, seed: u64, share: Share, now: Instant) -> Self {
+    /// `share`: bytes of buffers that may be in use; `stream_share`: the same of streams.
+    pub(super) fn new(
+        format: Format,
+        seed: u64,
+        (share, stream_share): (Share, Share),
+        now: Instant,
+    ) -> Self {
         Self {
             format,
             buffer: None,
             all: BTreeMap::new(),
             pool: Pool::new(share, now),
+            stream_share,
+            streamed: Vec::new(),
+            stream_counts: Default::default(),
             routes: Routes::default(),
             choice: Choice::default(),
             due: BTreeSet::new(),
@@ -144,6 +169,7 @@ impl Sessions {
         let session = Session {
             tunnel: Sending::with(role, egress),
             lanes: BTreeMap::new(),
+            streams: SendingStreams::default(),
             held: 0,
             due: Instant::FAR_FUTURE,
             is_busy: false,
@@ -162,6 +188,8 @@ impl Sessions {
         for buffer in session.tunnel.close() {
             self.pool.release(buffer);
         }
+        session.streams.close(&mut self.stream_share);
+        self.stream_counts.add(session.streams.counts);
         self.due.remove(&(session.due, name));
         self.routes.remove(name);
         self.choice.remove(name, self.all.keys().next().copied());
@@ -216,6 +244,30 @@ impl Sessions {
             change(session);
             session.make_busy(name, &mut self.busy);
         }
+    }
+
+    /// The session in which a connection becomes a stream.
+    ///
+    /// # Errors
+    /// The reason for which it goes as packets.
+    pub(super) fn of_streams(&self) -> Result<SessionId, &'static str> {
+        let name = self.choice.only().ok_or("there are two sessions")?;
+        let session = self.all.get(&name).ok_or("there is no session")?;
+        if !session.tunnel.egress().takes_streams() {
+            return Err("the hub takes no streams");
+        }
+        Ok(name)
+    }
+
+    /// Sessions that have something to say of streams.
+    pub(super) fn poll_streamed(&mut self) -> Vec<SessionId> {
+        std::mem::take(&mut self.streamed)
+    }
+
+    /// Output of a session's streams.
+    pub(super) fn poll_said(&mut self, name: SessionId) -> Option<Said> {
+        let session = self.all.get_mut(&name)?;
+        Some(std::mem::take(&mut session.streams.said))
     }
 
     /// A session.
@@ -340,9 +392,16 @@ impl Sessions {
                 continue;
             };
             session.is_busy = false;
-            session.transmit(name, &mut self.pool, &clock, &mut send);
+            let shares = (&mut self.pool, &mut self.stream_share);
+            let is_more = session.transmit(name, shares, &clock, &mut send);
             session.tell_changes(name, &mut tell);
-            let due = session.tunnel.poll_timeout(clock());
+            if session.streams.said.is_any() {
+                self.streamed.push(name);
+            }
+            let due = match is_more {
+                true => at,
+                false => session.tunnel.poll_timeout(clock()),
+            };
             if due != session.due {
                 self.due.remove(&(session.due, name));
                 session.due = due;
@@ -378,14 +437,37 @@ impl Session {
         true
     }
 
+    /// Sends what may be sent, and reads sockets of streams as far as there is room. Returns
+    /// whether there is more at once.
     fn transmit(
+        &mut self,
+        name: SessionId,
+        (pool, share): (&mut Pool, &mut Share),
+        clock: impl Fn() -> Instant,
+        send: &mut impl FnMut(SessionId, &Lane, &Burst<'_, BufferId, DataKey>, &[u8]),
+    ) -> bool {
+        self.tunnel.handle_timeout(clock());
+        let mut has_read = true;
+        for _ in 0..READS_AT_ONCE {
+            let egress = self.tunnel.egress_mut();
+            self.streams.handle_notices(egress, clock());
+            has_read = self.streams.read(egress, share, clock());
+            self.streams.settle(share);
+            self.transmit_bursts(name, pool, &clock, send);
+            if !has_read {
+                break;
+            }
+        }
+        has_read
+    }
+
+    fn transmit_bursts(
         &mut self,
         name: SessionId,
         pool: &mut Pool,
         clock: impl Fn() -> Instant,
         send: &mut impl FnMut(SessionId, &Lane, &Burst<'_, BufferId, DataKey>, &[u8]),
     ) {
-        self.tunnel.handle_timeout(clock());
         loop {
             let mut lent = Lent {
                 pool,
@@ -394,8 +476,13 @@ impl Session {
             let Some(burst) = self.tunnel.poll_burst(clock(), &mut lent) else {
                 return;
             };
-            let packet = burst.run().map_or(&[][..], |run| packet_of(pool, run));
-            if let Some(lane) = self.lanes.get(&burst.path()) {
+            let packet = match (burst.run(), burst.stream()) {
+                (Some(run), _) => Some(packet_of(pool, run)),
+                (None, Some(bytes)) => self.streams.bytes(bytes.id, &bytes.range),
+                (None, None) => Some(&[][..]),
+            };
+            // What is not here belongs to a stream that was given up.
+            if let (Some(lane), Some(packet)) = (self.lanes.get(&burst.path()), packet) {
                 send(name, lane, &burst, packet);
             }
         }

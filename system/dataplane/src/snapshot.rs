@@ -18,10 +18,13 @@ const FLOWS: usize = 32;
 /// Within this a flow of UDP has sent something, or is over: the timeout of those in Linux's
 /// connection tracking (`nf_conntrack_udp_timeout`), after which no answer would come back.
 const RECENT: Duration = Duration::from_secs(30);
+
+/// `whole`: the reason for which a connection is no stream.
 pub(super) fn of_session(
     name: SessionId,
     session: &mut Session,
     received: &BTreeMap<(u64, u16), (u32, u64)>,
+    whole: impl Fn(&FlowKey) -> Option<&'static str>,
     at: Instant,
 ) -> SessionSnapshot {
     let schedulers = Class::ALL
@@ -48,6 +51,11 @@ pub(super) fn of_session(
         class: flow.class.name(),
         why: flow.why,
         scheduler: session.tunnel.egress().scheduler(flow.class),
+        tcp: if flow.is_stream() {
+            Some("stream")
+        } else {
+            whole(&flow.key)
+        },
         declared_bps: session
             .tunnel
             .egress()

@@ -14,6 +14,7 @@
 //! connections that the machine has begun are `related`, and pass.
 
 use std::fmt::Write as _;
+use std::net::IpAddr;
 
 use hawser_units::{Net, Service};
 
@@ -34,6 +35,9 @@ pub struct Inbound {
     pub forwarded: Vec<Service>,
     /// Subnets behind this machine.
     pub subnets: Vec<Net>,
+    /// Sources of connections of this machine that come back as streams. The data plane alone
+    /// sends from there: it drops what arrives from there through the tunnel.
+    pub aliases: Vec<IpAddr>,
 }
 
 impl Inbound {
@@ -52,6 +56,10 @@ impl Inbound {
   icmpv6 type echo-request accept
 "
         );
+        for alias in &self.aliases {
+            let ip = family(*alias);
+            let _ = writeln!(text, "  meta l4proto tcp {ip} saddr {alias} accept");
+        }
         for service in &self.services {
             let _ = writeln!(text, "  {} accept", service_match(*service));
         }
@@ -89,7 +97,7 @@ fn original(service: Service) -> String {
 #[cfg(test)]
 mod tests {
     use std::io::{ErrorKind, Read, Write};
-    use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+    use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
     use std::time::Duration;
 
     use super::*;
@@ -102,6 +110,7 @@ mod tests {
             services: Vec::new(),
             forwarded: Vec::new(),
             subnets: Vec::new(),
+            aliases: Vec::new(),
         }
     }
 
@@ -110,6 +119,9 @@ mod tests {
         crate::direct::tests::nft_takes(INBOUND_TABLE, &closed().body());
         let open = Inbound {
             services: vec![Service::Tcp(22), Service::Udp(5_000), Service::All],
+            aliases: ["192.0.0.8", "100::8"]
+                .map(|alias| alias.parse().unwrap())
+                .to_vec(),
             forwarded: vec![Service::Tcp(8_080), Service::Udp(5_060), Service::All],
             subnets: vec![
                 Net::new("192.168.50.0".parse::<IpAddr>().unwrap(), 24),

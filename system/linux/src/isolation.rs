@@ -24,6 +24,7 @@ use hawser_units::{Net, PRIVATE4, PRIVATE6, Service, is_private};
 
 use crate::bpf::queue_mark;
 use crate::nft::{family, version};
+use crate::stream_sockets::STREAM_MARK;
 
 /// The name of the table.
 pub const ISOLATION_TABLE: &str = "hawser_isolation";
@@ -152,7 +153,31 @@ chain to_clients {{
             self.queues(),
         );
         text += &self.answers();
+        text += &self.stream_rules();
         text
+    }
+
+    /// Holds the connections that the hub opens for clients to the rules of their packets: a second
+    /// time, behind the data plane's own check. Services of the hub, clients and subnets are for
+    /// packets alone.
+    fn stream_rules(&self) -> String {
+        format!(
+            "chain streams {{
+  type filter hook output priority filter; policy accept;
+  meta mark != {STREAM_MARK:#x} accept
+  fib daddr type {{ local, broadcast, multicast, anycast }} drop
+  oifname \"{}\" drop
+{}{}{}  ip daddr {{ {} }} drop
+  ip6 daddr {{ {} }} drop
+}}
+",
+            self.interface,
+            rules("daddr", &self.denied, "drop"),
+            rules("daddr", &self.networks, "accept"),
+            self.resolver_rules(),
+            PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
+            PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
+        )
     }
 
     /// What answers a connection of a client gets the code point of what it answers, where it has

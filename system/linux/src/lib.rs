@@ -32,6 +32,7 @@ pub mod secret;
 pub mod service;
 pub mod shutdown;
 pub mod sockets;
+pub mod stream_sockets;
 pub mod system;
 pub mod tap;
 pub mod tasks;

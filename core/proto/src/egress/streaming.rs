@@ -389,7 +389,7 @@ impl<B: Copy> Egress<B> {
 
     /// A path that has nothing else to do copies what others deliver later.
     pub(super) fn poll_copy(&mut self, now: Instant) -> Option<Transmit<B>> {
-        if self.streaming.seats.is_empty() {
+        if !self.streaming.sending.may_copy() {
             return None;
         }
         let len = self.common_mtu();

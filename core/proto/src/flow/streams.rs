@@ -22,6 +22,12 @@ impl<B: Copy> Flow<B> {
         self.stream.filter(|(_, pending)| *pending > 0).map(|(id, _)| id)
     }
 
+    /// Returns whether its bytes are a stream.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.stream.is_some()
+    }
+
     /// Returns whether it is a stream's.
     pub(crate) fn is_of_stream(&self, id: StreamId) -> bool {
         self.stream.is_some_and(|(own, _)| own == id)

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Inner;
-use hawser_wire::stream::{ACK_RANGES, Ack, Frame, Open, Position, StreamId};
+use hawser_wire::stream::{ACK_RANGES, Ack, Frame, Open, Position, StreamId, reason};
 
 use super::ranges::Ranges;
 
@@ -126,6 +126,12 @@ const MAX_RANGES: usize = 4096;
 /// Source: requests overtake each other on paths by what is opened within a second, some thousand.
 const MAX_AWAITED: usize = 4096;
 
+/// Answers about streams that are not here, for each batch: a peer whose datagrams cause more gets
+/// no answer to the rest, and sends them again.
+///
+/// Source: `MAX_LOOSE`, `core/proto/src/stream/sending.rs`, which drops those beyond.
+const MAX_ANSWERED: usize = 64;
+
 /// A stream in the receiving direction.
 #[derive(Debug)]
 struct Incoming {
@@ -189,6 +195,8 @@ pub struct Receiving {
     promised: u64,
     notices: VecDeque<Notice>,
     events: VecDeque<Event>,
+    /// Answers about streams that are not here, since the last batch.
+    answered: usize,
     counters: Counters,
 }
 
@@ -210,6 +218,7 @@ impl Receiving {
             promised: 0,
             notices: VecDeque::new(),
             events: VecDeque::new(),
+            answered: 0,
             counters: Counters::default(),
         }
     }
@@ -279,10 +288,10 @@ impl Receiving {
         if id.number() < *next {
             return self.awaited.remove(&id);
         }
-        let jumped = (*next..id.number()).step_by(2).filter_map(StreamId::new);
-        let room = MAX_AWAITED.saturating_sub(self.awaited.len());
-        let count = (id.number() - *next) as usize / 2;
-        self.awaited.extend(jumped.skip(count.saturating_sub(room)));
+        let room = MAX_AWAITED.saturating_sub(self.awaited.len()) as u32;
+        let first = id.number().saturating_sub(2 * room).max(*next);
+        let jumped = (first..id.number()).step_by(2).filter_map(StreamId::new);
+        self.awaited.extend(jumped);
         *next = id.number().saturating_add(2);
         true
     }
@@ -364,12 +373,31 @@ impl Receiving {
         })
     }
 
-    /// Bytes of a stream that is not here: a closed one is acknowledged whole.
+    /// A datagram about a stream that is not here: a closed one is acknowledged whole. One that
+    /// was never opened here was opened with a process before this one, and is refused.
     fn on_unknown(&mut self, id: StreamId) {
         self.counters.unknown += 1;
+        self.answered += 1;
+        if self.answered > MAX_ANSWERED {
+            return;
+        }
         if self.was_opened(id) {
             let ack = Ack::new(id, 0, 0, true);
             self.events.push_back(Event::Send(Frame::Ack(ack)));
+            return;
+        }
+        let (code, sent) = (reason::UNKNOWN, 0);
+        for frame in [Frame::Stop { id, code }, Frame::Reset { id, code, sent }] {
+            self.events.push_back(Event::Send(frame));
+        }
+    }
+
+    /// Forgets a stream that may miss bytes: its connection was refused, or reset. What
+    /// arrives later is acknowledged whole.
+    pub fn forget(&mut self, id: StreamId) {
+        if let Some(stream) = self.streams.remove(&id) {
+            self.consumed += stream.highest - stream.consumed;
+            self.announce();
         }
     }
 
@@ -420,7 +448,12 @@ impl Receiving {
 
     fn on_reset(&mut self, id: StreamId, code: u16, sent: u64, now: Instant) {
         let Some(stream) = self.streams.get_mut(&id) else {
-            self.on_unknown(id);
+            self.counters.unknown += 1;
+            self.answered += 1;
+            if self.answered <= MAX_ANSWERED {
+                let ack = Ack::new(id, 0, 0, true);
+                self.events.push_back(Event::Send(Frame::Ack(ack)));
+            }
             return;
         };
         let sent = sent.clamp(stream.highest, stream.promised.max(stream.highest));
@@ -487,6 +520,7 @@ impl Receiving {
 
     /// Ends a batch: makes the acknowledgements that are due.
     pub fn flush(&mut self, now: Instant) {
+        self.answered = 0;
         if self.due.first > now {
             return;
         }

@@ -43,7 +43,7 @@ pub enum SendingNotice {
     Answered(StreamId, Outcome),
     /// Bytes before the offset have arrived: their memory is free.
     Released(StreamId, u64),
-    /// The bytes and the end have all arrived.
+    /// The bytes and the end have all arrived, or the peer knows of the reset.
     Delivered(StreamId),
     /// The peer wants no more of the stream, for this reason.
     Stopped(StreamId, u16),
@@ -446,8 +446,8 @@ impl Sending {
                 .push_back(SendingNotice::Released(id, stream.out.released()));
         }
         if ack.is_complete {
-            stream.reset = None;
-            if !was_delivered {
+            let was_reset = stream.reset.take().is_some();
+            if !was_delivered || was_reset {
                 self.notices.push_back(SendingNotice::Delivered(id));
             }
         }
@@ -519,15 +519,23 @@ impl Sending {
         });
     }
 
+    /// Returns whether some stream has sent all that it may and waits for the peer: only then
+    /// [`Self::copy_later_than`] has anything.
+    #[must_use]
+    pub fn may_copy(&self) -> bool {
+        let session = self.session_credit.saturating_sub(self.session_sent);
+        let is_at_end = |stream: &Stream| stream.out.is_awaiting() && stream.out.sendable(session) == 0;
+        self.is_busy && self.streams.values().any(is_at_end)
+    }
+
     /// Bytes that have been sent and that other paths than `path` deliver after `arrival`, of a
     /// stream that has nothing else to send: to be sent on `path` too, once, and at most `max` of
     /// them.
     pub fn copy_later_than(&mut self, path: PathId, arrival: Instant, max: u64) -> Option<Chunk> {
-        let session = self.session_credit.saturating_sub(self.session_sent);
-        let is_at_end = |stream: &Stream| stream.out.is_awaiting() && stream.out.sendable(session) == 0;
-        if !self.is_busy || !self.streams.values().any(is_at_end) {
+        if !self.may_copy() {
             return None;
         }
+        let session = self.session_credit.saturating_sub(self.session_sent);
         let streams = &self.streams;
         let wants = |record: &Record| match record.cargo {
             Cargo::Bytes { id, offset, len, .. } => {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Inner, Kind};
-use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames};
+use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames, reason};
 use proptest::prelude::*;
 
 use super::receiving::{Config, Notice, Receiving};
@@ -481,6 +481,10 @@ fn a_reset_ends_a_stream_with_bytes_in_flight_and_gives_its_credit_back() {
     assert!(far.notices.contains(&Notice::Reset(id(0), 7)));
     assert_eq!(far.receiving.stored(), 0);
     pass(&mut far, &mut near, at(30));
+    assert!(
+        near.told.contains(&SendingNotice::Delivered(id(0))),
+        "the peer knows of it"
+    );
     for millis in (30..2_000).step_by(50) {
         near.sending.handle_timeout(TIMEOUT, at(millis));
     }
@@ -500,6 +504,46 @@ fn a_reader_that_wants_no_more_stops_the_sender() {
     assert!(near.told.contains(&SendingNotice::Stopped(id(0), 5)));
     pass(&mut near, &mut far, at(13));
     assert_eq!(far.receiving.stored(), 0);
+}
+
+#[test]
+fn a_process_that_does_not_know_a_stream_ends_it() {
+    let (mut near, _) = joined();
+    let mut far = End::new(small());
+    near.sending.write(id(0), 3_000);
+    pass(&mut near, &mut far, at(10));
+    pass(&mut far, &mut near, at(11));
+    assert!(
+        near.told
+            .contains(&SendingNotice::Stopped(id(0), reason::UNKNOWN))
+    );
+    assert!(near.notices.contains(&Notice::Reset(id(0), reason::UNKNOWN)));
+    // Both say so for good, and no more.
+    pass(&mut near, &mut far, at(20));
+    pass(&mut far, &mut near, at(21));
+    assert!(near.told.contains(&SendingNotice::Delivered(id(0))));
+    for millis in [30, 40] {
+        pass(&mut near, &mut far, at(millis));
+        pass(&mut far, &mut near, at(millis));
+    }
+    assert_eq!(pass(&mut near, &mut far, at(50)), 0);
+}
+
+#[test]
+fn a_stream_that_is_forgotten_gives_its_credit_back() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 2_400);
+    pass(&mut near, &mut far, at(10));
+    assert_eq!(far.receiving.stored(), 2_400);
+    far.receiving.forget(id(0));
+    assert_eq!((far.receiving.stored(), far.receiving.len()), (0, 0));
+    near.sending.finish(id(0));
+    pass(&mut near, &mut far, at(20));
+    pass(&mut far, &mut near, at(21));
+    assert!(
+        near.told.contains(&SendingNotice::Delivered(id(0))),
+        "late bytes are acknowledged"
+    );
 }
 
 #[test]

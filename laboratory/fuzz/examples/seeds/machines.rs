@@ -2,7 +2,8 @@
 
 use super::Seeds;
 use hawser_wire::control::{CloseReason, Message};
-use hawser_wire::data::Class;
+use hawser_wire::data::{Class, INNER_LEN, Inner, Kind};
+use hawser_wire::stream::{Ack, FRAME_LEN, Frame, Open, Outcome, Position, STREAM_LEN, StreamId};
 
 /// Paths that come and go, as both sides say it.
 pub(super) fn session() -> Seeds {
@@ -43,6 +44,88 @@ pub(super) fn session() -> Seeds {
         Message::Close(CloseReason::Replaced),
     ];
     vec![("client", stream(&client)), ("hub", stream(&hub))]
+}
+
+/// Streams that are opened, filled, reset and stopped, and what is about none.
+pub(super) fn stream() -> Seeds {
+    let id = |number| StreamId::new(number).expect("a legal number");
+    let frames = |all: &[Frame]| {
+        let mut body = Vec::new();
+        for frame in all {
+            let mut out = [0; FRAME_LEN];
+            let len = frame.emit(&mut out).expect("the longest fits");
+            body.extend_from_slice(&out[..len]);
+        }
+        [&(body.len() as u16).to_be_bytes()[..], &[0], &body].concat()
+    };
+    let bytes = |number, offset, is_last, len| {
+        let position = Position::new(id(number), offset, is_last);
+        let (flow, sequence) = position.fields();
+        let inner = Inner {
+            flow,
+            sequence,
+            ..Inner::plain(Kind::Stream)
+        };
+        let mut out = vec![0; INNER_LEN + STREAM_LEN + len];
+        inner.emit(out.first_chunk_mut().expect("room"));
+        position.emit(out[INNER_LEN..].first_chunk_mut().expect("room"));
+        [&(out.len() as u16).to_be_bytes()[..], &[1], &out].concat()
+    };
+    let open = |number| {
+        Frame::Open(Open {
+            id: id(number),
+            source: ([10, 0, 0, 1], 1_000).into(),
+            destination: ([0x2001, 0xdb8, 0, 0, 0, 0, 0, 2], 443).into(),
+            dscp: 46,
+            credit: 9_000,
+        })
+    };
+    let mut ack = Ack::new(id(0), 5, 90_000, false);
+    ack.push(10, 20);
+    let transfer = [
+        frames(&[open(0), Frame::Session(1 << 20)]),
+        bytes(0, 1_000, false, 500),
+        bytes(0, 0, false, 1_000),
+        bytes(0, 1_500, true, 0),
+        frames(&[
+            Frame::Ack(ack),
+            Frame::Blocked {
+                id: id(0),
+                credit: 8 << 10,
+            },
+        ]),
+    ];
+    let endings = [
+        frames(&[open(2), open(4)]),
+        bytes(2, 0, false, 100),
+        frames(&[
+            Frame::Reset {
+                id: id(2),
+                code: 1,
+                sent: 300,
+            },
+            Frame::Stop { id: id(4), code: 3 },
+            Frame::Answer {
+                id: id(4),
+                outcome: Outcome::Refused,
+                credit: 0,
+            },
+        ]),
+    ];
+    let strange = [
+        bytes(8, 0, true, 10),
+        frames(&[
+            open(0x7fff_fffe),
+            open(6),
+            Frame::Blocked { id: id(5), credit: 0 },
+        ]),
+        bytes(6, u64::from(u32::MAX), false, 10),
+    ];
+    vec![
+        ("transfer", transfer.concat()),
+        ("endings", endings.concat()),
+        ("strange", strange.concat()),
+    ]
 }
 
 /// A checkpoint of each half.

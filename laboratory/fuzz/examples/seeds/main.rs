@@ -28,7 +28,7 @@ use hawser_wire::opening::{Challenge, Opening, Step};
 use hawser_wire::parity::PARITY_LEN;
 use hawser_wire::peer::{Expect, PeerHello, PeerMessage, Unexpected};
 use hawser_wire::preference::{Preference, Priority};
-use machines::{checkpoint, ends, session};
+use machines::{checkpoint, ends, session, stream};
 use packets::{ipv4, tcp_v4, tcp_v6, udp_v4};
 use strangers::{air, capport, dns, portal};
 
@@ -185,6 +185,7 @@ fn main() -> io::Result<()> {
         ("config", config()),
         ("session", session()),
         ("checkpoint", checkpoint()),
+        ("stream", stream()),
         ("ends", ends()),
         ("dns", dns()),
         ("portal", portal()),

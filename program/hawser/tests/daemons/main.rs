@@ -28,6 +28,7 @@ mod portal;
 mod restart;
 mod revocation;
 mod standby;
+mod streams;
 mod transfer;
 mod world;
 

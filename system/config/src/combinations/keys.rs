@@ -5,7 +5,7 @@ use hawser_steer::endpoints::Part;
 use super::{Key, has_via};
 use crate::{
     ClientConfig, Dataplane, DirectConfig, DnsMode, Forward, HubUse, Inbound, Moves, NetworkConfig,
-    QuotaAction, RadioConfig, RuleConfig, Schedulers, TlsConfig, TlsUse, Uses, Via, WhenEnded,
+    QuotaAction, RadioConfig, RuleConfig, Schedulers, TcpMode, TlsConfig, TlsUse, Uses, Via, WhenEnded,
 };
 
 /// Works in all modes.
@@ -138,6 +138,14 @@ pub(super) const KEYS: &[Key] = &[
         example: "subnets = [\"192.168.50.0/24\"]",
         is_set: |config| !config.subnets.is_empty(),
         refused: of_hubs("subnets needs a hub: take it out, or leave --direct out"),
+    },
+    Key {
+        name: "tcp = \"stream\"",
+        example: "tcp = \"stream\"",
+        is_set: |config| config.tcp == TcpMode::Stream,
+        refused: of_hubs(
+            "tcp = \"stream\" splits connections at a hub, and direct mode has none: take it out, or leave --direct out",
+        ),
     },
     Key {
         name: "[schedulers]",

@@ -11,6 +11,7 @@ use hawser_wire::offload::{Coalescer, Join};
 
 use super::Receiving;
 use crate::store::Packet;
+use crate::streams::near::is_forged;
 
 /// Pieces of one vectored write: the kernel takes 1,024.
 const MAX_PIECES: usize = 512;
@@ -98,7 +99,7 @@ impl Receiving {
     /// Returns whether a client may send a packet that is restored.
     fn is_allowed(&mut self, id: u32) -> bool {
         let Some(filter) = &mut self.filter else {
-            return true;
+            return self.is_no_forgery(id);
         };
         let is_compressed = self.store.packet(id).inner.form == Form::Compressed;
         let headers = self.rebuilt.last().filter(|_| is_compressed);
@@ -108,6 +109,25 @@ impl Receiving {
         };
         tracing::trace!(?refusal, "a client may not send a packet");
         self.dropped.filtered += 1;
+        if is_compressed {
+            self.rebuilt.pop();
+        }
+        false
+    }
+
+    /// Returns whether a packet for this machine does not claim to come from its own listener of
+    /// streams.
+    fn is_no_forgery(&mut self, id: u32) -> bool {
+        if self.streams.is_none() {
+            return true;
+        }
+        let is_compressed = self.store.packet(id).inner.form == Form::Compressed;
+        let headers = self.rebuilt.last().filter(|_| is_compressed);
+        let packet = headers.map_or_else(|| self.store.bytes(id), Headers::bytes);
+        if !is_forged(packet) {
+            return true;
+        }
+        self.dropped.spoofed += 1;
         if is_compressed {
             self.rebuilt.pop();
         }

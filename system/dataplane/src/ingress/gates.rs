@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hawser_linux::clock::now;
-use hawser_proto::limit::Gate;
+use hawser_proto::limit::{Gate, Limit};
 use hawser_units::{Instant, Rate};
 use hawser_wire::compression::{Form, Headers};
 use hawser_wire::data::FRAMING;
@@ -45,6 +45,11 @@ impl Gates {
     pub(super) fn dropped(&self) -> u64 {
         let at_gates = self.all.values().map(|held| held.gate.dropped());
         self.dropped + at_gates.sum::<u64>()
+    }
+
+    /// The limit of a session that has one.
+    pub(super) fn limit(&mut self, name: SessionId) -> Option<&mut Limit> {
+        Some(self.all.get_mut(&name)?.gate.limit_mut())
     }
 
     fn note_due(&mut self, name: SessionId) {

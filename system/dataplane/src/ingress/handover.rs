@@ -76,7 +76,8 @@ impl Receiving {
     ) -> Result<(), BadCheckpoint> {
         let at = now();
         let ingress = Ingress::restore(&half.machine, at)?;
-        let mut tunnel = tunnel::Receiving::with(Role::Hub, Some(inner), RelayIntervals::THREADS, ingress);
+        let mut tunnel =
+            tunnel::Receiving::with(Role::Hub, Some(inner.clone()), RelayIntervals::THREADS, ingress);
         let keys = half.keys.iter().map(|saved| {
             let left = saved.expires_in_ms.map(Duration::from_millis);
             ReceivingKey {
@@ -95,7 +96,7 @@ impl Receiving {
             });
             tunnel.restore_path(PathId(saved.path), newest);
         }
-        self.add_session(name, Role::Hub, tunnel);
+        self.add_session(name, Role::Hub, tunnel, inner);
         let state = self.sessions.get_mut(&name).expect("just added");
         for saved in &half.paths {
             state.indexes.push(saved.index);

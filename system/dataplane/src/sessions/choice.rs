@@ -56,6 +56,12 @@ impl Choice {
         self.newest.get_or_insert(name);
     }
 
+    /// The only session; `None` where there are two, or were a moment ago.
+    pub(super) fn only(&self) -> Option<SessionId> {
+        self.newest
+            .filter(|_| self.other.or(self.lost_newest).or(self.lost).is_none())
+    }
+
     /// Flows begin there from now on. Where the session is gone in which they began, its hub has
     /// begun this one: what went there goes on in it.
     pub(super) fn begin_with(&mut self, name: SessionId) {

@@ -32,7 +32,9 @@ impl Hub {
             sessions: Sessions::new(
                 Format::Ip,
                 7,
-                crate::share::Share::whole(crate::sessions::CAPACITY),
+                [crate::sessions::CAPACITY; 2]
+                    .map(crate::share::Share::whole)
+                    .into(),
                 now,
             ),
             now,

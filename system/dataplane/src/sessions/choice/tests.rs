@@ -22,7 +22,9 @@ fn sessions(all: &[SessionId]) -> Sessions {
     let mut sessions = Sessions::new(
         Format::Ip,
         7,
-        crate::share::Share::whole(crate::sessions::CAPACITY),
+        [crate::sessions::CAPACITY; 2]
+            .map(crate::share::Share::whole)
+            .into(),
         NOW,
     );
     for name in all {

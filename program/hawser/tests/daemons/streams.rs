@@ -1,0 +1,269 @@
+//! TCP connections that are split between a client and its hub, through real daemons. Counters
+//! prove which of them were streams.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::time::Duration;
+
+use hawser_linux::netns::Namespace;
+use serde_json::Value;
+
+use crate::transfer::Transfer;
+use crate::world::{Daemon, World, good, is_up};
+
+const SERVER: &str = "203.0.113.2";
+const TIMEOUT: Duration = hawser_testing::GIVE_UP;
+
+/// A client whose connections are streams, its hub, and a server behind it.
+struct Split {
+    world: World,
+    client: Namespace,
+    server: Namespace,
+    _daemons: [Daemon; 2],
+}
+
+/// Adds lines to the hub's configuration.
+fn configure(world: &World, lines: &str) {
+    let path = world.place("h").join("hub.toml");
+    let config = std::fs::read_to_string(&path).unwrap();
+    std::fs::write(path, config + lines).unwrap();
+}
+
+impl Split {
+    fn new(name: &str) -> Option<Self> {
+        Self::with(name, "tcp = \"stream\"\n", "")
+    }
+
+    fn with(name: &str, client: &str, hub: &str) -> Option<Self> {
+        let world = World::new(name)?;
+        let server = world.add_server();
+        world.init();
+        configure(&world, hub);
+        let daemon = world.start("h", &["hub", "run"]);
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        std::fs::write(world.place("c").join("client.toml"), client).unwrap();
+        let up = world.start("c", &["up", &world.invite(), "--foreground"]);
+        world.wait("up", is_up);
+        world.wait("through", World::ping_hub);
+        world.wait("on both networks", |world| crate::world::active(world).len() == 2);
+        Some(Self {
+            client: world.open("c"),
+            world,
+            server,
+            _daemons: [daemon, up],
+        })
+    }
+
+    fn listen(&self, port: u16) -> TcpListener {
+        let address: SocketAddr = format!("{SERVER}:{port}").parse().unwrap();
+        self.server.run(move || TcpListener::bind(address)).unwrap()
+    }
+
+    fn connect(&self, to: &str) -> std::io::Result<TcpStream> {
+        let address: SocketAddr = to.parse().unwrap();
+        let stream = self
+            .client
+            .run(move || TcpStream::connect_timeout(&address, TIMEOUT))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        Ok(stream)
+    }
+
+    /// Both ends of a connection to a port of the server.
+    fn pair(&self, port: u16) -> (TcpStream, TcpStream) {
+        let listener = self.listen(port);
+        let near = self.connect(&format!("{SERVER}:{port}")).unwrap();
+        let far = listener.accept().unwrap().0;
+        far.set_read_timeout(Some(TIMEOUT)).unwrap();
+        (near, far)
+    }
+
+    fn counter(&self, side: &str, name: &str) -> u64 {
+        counter(&self.world.status(side), name)
+    }
+}
+
+fn counter(status: &Value, name: &str) -> u64 {
+    status["counters"][name]
+        .as_u64()
+        .unwrap_or_else(|| panic!("no {name} in {status}"))
+}
+
+fn read_all(stream: &mut TcpStream) -> Vec<u8> {
+    let mut all = Vec::new();
+    stream.read_to_end(&mut all).unwrap();
+    all
+}
+
+#[test]
+fn a_download_and_an_upload_are_streams_and_arrive_whole() {
+    let Some(split) = Split::new("st-a") else { return };
+    Transfer::start(&split.server, &split.client).finish();
+    assert_eq!(split.counter("c", "streams_connected"), 1);
+    assert!(split.counter("c", "streams_written_bytes") >= 48 << 20);
+    assert!(split.counter("h", "streams_read_bytes") >= 48 << 20);
+    let (mut near, mut far) = split.pair(9001);
+    let sent: Vec<u8> = (0..20_000_000_u32)
+        .map(|at| (at.wrapping_mul(0x9e37_79b9) >> 11) as u8)
+        .collect();
+    let copy = sent.clone();
+    let sending = std::thread::spawn(move || {
+        near.write_all(&copy).unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        read_all(&mut near)
+    });
+    assert!(read_all(&mut far) == sent, "an upload arrives whole");
+    // The other direction goes on after the end of the first.
+    far.write_all(b"got it").unwrap();
+    drop(far);
+    assert_eq!(sending.join().unwrap(), b"got it");
+    assert_eq!(split.counter("c", "streams_connected"), 2);
+    split.world.wait("over", |_| {
+        let is_over =
+            |side| split.counter(side, "streams_completed") == 2 && split.counter(side, "streams_open") == 0;
+        is_over("c") && is_over("h")
+    });
+    assert_eq!(split.counter("c", "streams_held_bytes"), 0);
+    assert_eq!(split.counter("h", "streams_held_bytes"), 0);
+}
+
+#[test]
+fn destinations_refuse_as_they_would_without_streams() {
+    let Some(split) = Split::with(
+        "st-b",
+        "tcp = \"stream\"\n",
+        "[reach]\ndeny = [\"203.0.113.9/32\"]\n",
+    ) else {
+        return;
+    };
+    let refused = split.connect(&format!("{SERVER}:7")).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
+    // No machine has this address.
+    let unreachable = split.connect("203.0.113.77:80").unwrap_err();
+    assert_eq!(unreachable.kind(), ErrorKind::HostUnreachable, "{unreachable}");
+    // What clients may not reach drops packets, and so it is for streams.
+    split
+        .world
+        .ip(&split.world.namespace("s"), "addr add 203.0.113.9/32 dev lan");
+    let forbidden: SocketAddr = "203.0.113.9:9000".parse().unwrap();
+    let listener = split.server.run(move || TcpListener::bind(forbidden)).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let soon = Duration::from_secs(2);
+    let silent = split
+        .client
+        .run(move || TcpStream::connect_timeout(&forbidden, soon));
+    assert_eq!(silent.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(listener.accept().unwrap_err().kind(), ErrorKind::WouldBlock);
+    assert!(split.counter("h", "streams_forbidden") >= 1);
+    // The hub's own address is not for streams, nor reached by packets.
+    let hub: SocketAddr = "100.96.0.1:22".parse().unwrap();
+    let own = split.client.run(move || TcpStream::connect_timeout(&hub, soon));
+    assert_eq!(own.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(split.counter("c", "streams_connected"), 0);
+}
+
+#[test]
+fn a_reset_passes_with_bytes_in_flight() {
+    let Some(split) = Split::new("st-c") else { return };
+    for (port, is_near) in [(9002, true), (9003, false)] {
+        let (near, far) = split.pair(port);
+        let (mut one, mut other) = if is_near { (near, far) } else { (far, near) };
+        one.write_all(&[1; 100_000]).unwrap();
+        socket2::SockRef::from(&one)
+            .set_linger(Some(Duration::ZERO))
+            .unwrap();
+        drop(one);
+        let mut sink = Vec::new();
+        let reset = other.read_to_end(&mut sink).unwrap_err();
+        assert_eq!(reset.kind(), ErrorKind::ConnectionReset, "{reset}");
+        other.write_all(&[1]).unwrap_err();
+    }
+    split.world.wait("forgotten", |_| {
+        split.counter("c", "streams_open") == 0 && split.counter("h", "streams_open") == 0
+    });
+}
+
+#[test]
+fn revocation_ends_streams() {
+    let Some(split) = Split::new("st-d") else { return };
+    let (mut near, mut far) = split.pair(9004);
+    near.write_all(b"before").unwrap();
+    let mut buffer = [0; 6];
+    far.read_exact(&mut buffer).unwrap();
+    good(split.world.hawser("h", &["hub", "revoke", "alice"]));
+    assert_eq!(
+        far.read(&mut buffer).unwrap_err().kind(),
+        ErrorKind::ConnectionReset
+    );
+    let near_end = near.read(&mut buffer).unwrap_err();
+    assert_eq!(near_end.kind(), ErrorKind::ConnectionReset, "{near_end}");
+}
+
+#[test]
+fn a_network_that_dies_ends_no_stream() {
+    let Some(split) = Split::new("st-e") else { return };
+    let transfer = Transfer::start(&split.server, &split.client);
+    split.world.wait("going on", |_| transfer.received() > 4 << 20);
+    split.world.ip(&split.world.namespace("c"), "link set fiber down");
+    split
+        .world
+        .wait("still going on", |_| transfer.received() > 16 << 20);
+    // Streams need no rule of the machine.
+    let mut flush = split.world.inside("c", "nft");
+    flush.args(["flush", "ruleset"]);
+    good(flush);
+    split.world.ip(&split.world.namespace("c"), "link set fiber up");
+    transfer.finish();
+    assert_eq!(split.counter("c", "streams_connected"), 1);
+    assert_eq!(split.counter("c", "streams_reset"), 0);
+}
+
+#[test]
+fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
+    let Some(split) = Split::new("st-h") else { return };
+    let mut rules = split.world.inside("c", "nft");
+    rules.arg(
+        "add chain inet wall closed { type filter hook input priority 0; }; \
+         add rule inet wall closed iifname hawser0 ct state new drop",
+    );
+    good(rules);
+    let listener = split.listen(9006);
+    let accepting = std::thread::spawn(move || {
+        // The one that the hub opens, which is given up, and the program's own.
+        let mut first = listener.accept().unwrap().0;
+        first.set_read_timeout(Some(TIMEOUT)).unwrap();
+        assert_eq!(
+            first.read(&mut [0; 8]).unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
+        read_all(&mut listener.accept().unwrap().0)
+    });
+    let mut near = split.connect(&format!("{SERVER}:9006")).unwrap();
+    near.write_all(b"hello").unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(accepting.join().unwrap(), b"hello");
+    assert_eq!(split.counter("c", "streams_connected"), 0);
+    let explained = good(split.world.hawser("c", &["explain", "9006"])).stdout;
+    let explained = String::from_utf8(explained).unwrap();
+    assert!(explained.contains("firewall"), "{explained}");
+}
+
+#[test]
+fn without_streams_at_either_end_connections_go_as_packets() {
+    let cases = [
+        ("st-f", "", ""),
+        ("st-g", "tcp = \"stream\"\n", "[streams]\nmost_per_client = 0\n"),
+    ];
+    for (name, client, hub) in cases {
+        let Some(split) = Split::with(name, client, hub) else {
+            return;
+        };
+        let (mut near, mut far) = split.pair(9005);
+        near.write_all(b"hello").unwrap();
+        near.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(read_all(&mut far), b"hello");
+        drop(far);
+        assert_eq!(read_all(&mut near), b"");
+        assert_eq!(split.counter("c", "streams_connected"), 0);
+        assert_eq!(split.counter("h", "streams_connected"), 0);
+    }
+}

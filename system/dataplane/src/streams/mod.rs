@@ -1,0 +1,176 @@
+//! Streams in the data plane: what joins the machine of `hawser_proto::stream` with sockets.
+//!
+//! ```text
+//!   sending thread:   socket --read--> [ Outbox ] --bursts--> paths      until acknowledged
+//!   receiving thread: paths --datagrams--> [ Inbox ] --write--> socket   until the socket takes it
+//! ```
+//!
+//! Each thread has one direction of each stream, so no byte passes from one thread to the other. A
+//! socket closes with a reset unless both directions have ended: a connection that was cut short
+//! never looks complete, also where the process is killed.
+//!
+//! | question | file |
+//! |---|---|
+//! | bytes that wait to be acknowledged, or to be written | `buffers.rs` |
+//! | one direction of a session's streams | `sending.rs`, `receiving.rs` |
+//! | connections of this machine that become streams | `near.rs` (addresses), `accepting.rs` |
+//! | connections that a hub opens for its clients | `opening.rs` |
+
+pub(crate) mod accepting;
+pub(crate) mod buffers;
+pub(crate) mod near;
+pub(crate) mod opening;
+pub(crate) mod receiving;
+pub(crate) mod sending;
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use hawser_linux::stream_sockets::{Connection, Interest, Poller};
+use hawser_proto::stream;
+use hawser_wire::stream::{Open, Outcome, StreamId};
+
+use crate::SessionId;
+
+/// The use of streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamUse {
+    /// Connections that enter the tunnel become streams.
+    Client,
+    /// Opens connections for clients.
+    Hub {
+        /// Bound of a client's streams.
+        max_per_client: usize,
+    },
+}
+
+impl StreamUse {
+    /// Bounds of what a session receives.
+    pub(crate) fn config(self) -> stream::Config {
+        let config = stream::Config::default();
+        match self {
+            Self::Client => config,
+            Self::Hub { max_per_client } => stream::Config {
+                max_streams: max_per_client,
+                ..config
+            },
+        }
+    }
+}
+
+/// Name of a stream in this process.
+pub(crate) type StreamName = (SessionId, StreamId);
+
+/// Order of the receiving thread to the sending one.
+#[derive(Debug)]
+pub(crate) enum ToSending {
+    /// A connection for a client was tried.
+    Answer(Open, Outcome, Option<Arc<Connection>>),
+    /// The socket has taken all bytes of the peer.
+    Received(StreamId),
+    /// The connection was reset, for this reason.
+    Abort(StreamId, u16),
+}
+
+/// Relays of the sending thread that wait for the receiving one.
+///
+/// Source: [`crate::handoff::ORDERS`] for what is as rare, and the requests of one second.
+pub(crate) const RELAYS: usize = 4_096;
+
+/// Notice of the sending thread about a session.
+#[derive(Debug)]
+pub(crate) struct StreamRelay {
+    pub(crate) session: SessionId,
+    pub(crate) notice: ToReceiving,
+}
+
+/// Route of relays to the receiving thread.
+pub(crate) trait Relays: Send {
+    /// Hands a relay over, without waking the thread.
+    ///
+    /// # Errors
+    /// The queue is full; the relay comes back.
+    fn hand(&self, relay: StreamRelay) -> Result<(), StreamRelay>;
+
+    /// Wakes the thread.
+    fn wake(&self);
+}
+
+/// Notice of the sending thread for the receiving one.
+#[derive(Debug)]
+pub(crate) enum ToReceiving {
+    /// The peer is about to be asked for a connection.
+    Open(StreamId),
+    /// The connection of this machine stands.
+    Accepted(StreamId, Arc<Connection>),
+    /// The connection was reset, for this reason.
+    Abort(StreamId, u16),
+    /// The stream is over, or was refused.
+    Forget(StreamId),
+}
+
+/// Sockets of one direction of streams, by the numbers that a poller reports.
+pub(crate) struct Sockets {
+    poller: Poller,
+    interest: Interest,
+    names: HashMap<u64, StreamName>,
+    numbers: HashMap<StreamName, u64>,
+    last: u64,
+    ready: Vec<u64>,
+}
+
+impl Sockets {
+    /// Makes a poller without sockets.
+    pub(crate) fn new(interest: Interest) -> std::io::Result<Self> {
+        Ok(Self {
+            poller: Poller::new()?,
+            interest,
+            names: HashMap::new(),
+            numbers: HashMap::new(),
+            last: 0,
+            ready: Vec::new(),
+        })
+    }
+
+    /// Reports `socket` as number 0, which is no stream's.
+    pub(crate) fn add_listener(&self, socket: BorrowedFd<'_>) -> std::io::Result<()> {
+        self.poller.add(socket, Interest::Read, 0)
+    }
+
+    /// Reports the socket of a stream from now on.
+    pub(crate) fn add(&mut self, name: StreamName, socket: &Connection) {
+        self.last += 1;
+        if let Err(error) = self.poller.add(socket.as_fd(), self.interest, self.last) {
+            tracing::debug!(%error, "a stream's socket cannot be polled");
+        }
+        self.names.insert(self.last, name);
+        self.numbers.insert(name, self.last);
+    }
+
+    /// Forgets the socket of a stream, which may stay open.
+    pub(crate) fn remove(&mut self, name: StreamName) {
+        if let Some(number) = self.numbers.remove(&name) {
+            self.names.remove(&number);
+        }
+    }
+
+    /// Hands streams that are ready to `take`; `None` stands for the listener.
+    pub(crate) fn poll(&mut self, mut take: impl FnMut(Option<StreamName>)) {
+        self.ready.clear();
+        self.poller.poll(&mut self.ready);
+        for number in &self.ready {
+            match self.names.get(number) {
+                Some(name) => take(Some(*name)),
+                None if *number == 0 => take(None),
+                None => {}
+            }
+        }
+    }
+}
+
+impl AsFd for Sockets {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
