@@ -10,10 +10,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hawser_netem::oracle::delay::{Earliest, bound_delays};
 use hawser_netem::report::{Finding, Report};
-use hawser_netem::scenario::{Network, Scenario, Tcp, Via, Workload};
-use hawser_netem::Protocol;
+use hawser_netem::scenario::{Beside, Direction, Network, Scenario, Tcp, Usage, Via, Workload};
+use hawser_netem::{Capacity, Protocol};
 use hawser_sim::run::{self, Watch};
+use hawser_units::Rate;
 use hawser_wire::data::Class;
+use hawser_wire::preference::Priority;
 use serde::{Deserialize, Serialize};
 
 use super::properties::tolerance as limits;
@@ -105,7 +107,7 @@ impl<'a> Judge<'a> {
         self.memory();
         if self.is_asked(&NEEDS_ALONE) {
             let base = baseline(self.scenario);
-            for network in &self.scenario.networks {
+            for network in usable(self.scenario) {
                 self.alone.push(report(&base, &Via::Single(network.name.clone()))?);
             }
         }
@@ -115,6 +117,11 @@ impl<'a> Judge<'a> {
         self.datagrams(&working);
         self.answers();
         self.connections(&working);
+        self.settings(&working);
+        let is_plain = |network: &Network| network.usage == Usage::default();
+        if !self.scenario.networks.iter().all(is_plain) {
+            return Ok(());
+        }
         for (name, share) in [
             ("oracle", self.own.share_of_oracle),
             ("stream-oracle", self.own.share_of_stream_oracle),
@@ -192,7 +199,8 @@ impl<'a> Judge<'a> {
         };
         let best = self.alone.iter().map(sum).enumerate();
         if let Some((network, best)) = best.max_by(|a, b| a.1.total_cmp(&b.1)) {
-            let detail = format!("bit/s; {} alone", self.scenario.networks[network].name);
+            let name = &usable(self.scenario)[network].name;
+            let detail = format!("bit/s; {name} alone");
             let best = best * share;
             self.at_least(Property::GoodputAlone, (own, best, best * limits::GOODPUT), detail);
         }
@@ -200,7 +208,7 @@ impl<'a> Judge<'a> {
             return Ok(());
         }
         if self.is_asked(&[Property::GoodputMptcp]) {
-            let mptcp = sum(&report(&baseline(self.scenario), &Via::Mptcp)?) * share;
+            let mptcp = sum(&report(&without_backups(baseline(self.scenario)), &Via::Mptcp)?) * share;
             let limit = mptcp * limits::GOODPUT;
             self.at_least(Property::GoodputMptcp, (own, mptcp, limit), "bit/s".to_owned());
         }
@@ -275,7 +283,9 @@ impl<'a> Judge<'a> {
         let share = |report: &Report| timely_share(&report.workloads[at], bound, within);
         let Some(own) = share(&self.own) else { return };
         let best = self.alone.iter().filter_map(share).fold(0.0, f64::max);
-        let values = (own, best, best - limits::TIMELY);
+        let duration = self.scenario.duration.as_secs_f64();
+        let in_failures = self.failures() * limits::SUSPICION.as_secs_f64() / duration;
+        let values = (own, best, best - limits::TIMELY - in_failures);
         self.at_least(Property::Timely, values, format!("workload {at}"));
     }
 
@@ -299,6 +309,12 @@ impl<'a> Judge<'a> {
         self.at_least(Property::Sizes, (own, 1.0, limit), detail);
     }
 
+    /// Count of events that end or begin a failure.
+    fn failures(&self) -> f64 {
+        let events = self.scenario.events.iter();
+        events.filter(|event| event.change.state.is_some()).count() as f64
+    }
+
     fn answers(&mut self) {
         for at in self.workloads(|workload| matches!(workload, Workload::Ping { .. })) {
             let Workload::Ping { interval } = self.scenario.workloads[at] else {
@@ -307,12 +323,48 @@ impl<'a> Judge<'a> {
             let share = |report: &Report| answered(&report.workloads[at]);
             let (own, sent) = share(&self.own);
             let best = self.alone.iter().map(|report| share(report).0).fold(0.0, f64::max);
-            let mut failures = self.scenario.events.iter();
-            let failures = failures.by_ref().filter(|event| event.change.state.is_some()).count() as f64;
-            let in_failures = failures * (1.0 / interval.as_secs_f64()).max(1.0);
+            let in_failures = self.failures() * (1.0 / interval.as_secs_f64()).max(1.0);
             let limit = best - limits::ANSWERS - (1.0 + in_failures) / sent.max(1.0);
             self.at_least(Property::Answers, (own, best, limit), format!("workload {at}"));
         }
+    }
+
+    fn settings(&mut self, working: &Working) {
+        let seconds = self.own.duration_s;
+        let is_shared: Vec<&Beside> = self.scenario.beside.values().collect();
+        for (number, network) in self.scenario.networks.iter().enumerate() {
+            let has_rival = is_shared
+                .iter()
+                .any(|other| matches!(other, Beside::Single(name) if *name == network.name));
+            if has_rival {
+                continue;
+            }
+            let carried = self.own.networks[&network.name];
+            for (way, traffic, cap) in [
+                ("down", carried.down, network.usage.cap_down),
+                ("up", carried.up, network.usage.cap_up),
+            ] {
+                let Some(cap) = cap else { continue };
+                let limit = cap.as_bps() as f64 / 8.0 * seconds * CAPPED_FRAME * limits::CAP + limits::CONTROL;
+                let detail = format!("{} {way}: bytes over a cap", network.name);
+                self.holds_setting(traffic.bytes as f64, limit, detail);
+            }
+            let bins = self.own.series.bytes.len();
+            let is_idle = network.usage.priority == Priority::Backup
+                && working.another_throughout(self.scenario, number, 0, bins);
+            if is_idle {
+                let all: u64 = self.own.networks.values().map(|network| network.both.bytes).sum();
+                let bytes = carried.both.bytes as f64;
+                let limit = (all as f64 - bytes) * limits::BACKUP + limits::CONTROL;
+                let detail = format!("{}: bytes over a backup", network.name);
+                self.holds_setting(bytes, limit, detail);
+            }
+        }
+    }
+
+    fn holds_setting(&mut self, bytes: f64, limit: f64, detail: String) {
+        self.note(Property::Settings, bytes / limit, f64::max);
+        self.check(Property::Settings, bytes <= limit, (bytes, limit), detail);
     }
 
     fn connections(&mut self, working: &Working) {
@@ -345,14 +397,53 @@ fn report(scenario: &Scenario, via: &Via) -> Result<Report, String> {
     Ok(outcome.report)
 }
 
-/// The scenario of baselines: treatment of UDP applies to all protocols, and ports do not change,
-/// which ends a connection without a tunnel.
+/// Networks that a baseline may use: the backups only where there is nothing else.
+fn usable(scenario: &Scenario) -> Vec<&Network> {
+    let networks = || scenario.networks.iter();
+    let is_backup = |network: &&Network| network.usage.priority == Priority::Backup;
+    let always: Vec<&Network> = networks().filter(|network| !is_backup(network)).collect();
+    if always.is_empty() { networks().collect() } else { always }
+}
+
+/// The scenario without its backups, for a baseline that uses all networks at once.
+fn without_backups(scenario: Scenario) -> Scenario {
+    let names: Vec<String> = usable(&scenario).iter().map(|network| network.name.clone()).collect();
+    let mut left = scenario;
+    let is_left: Vec<bool> = left.networks.iter().map(|network| names.contains(&network.name)).collect();
+    let new = |old: usize| is_left[..old].iter().filter(|is_left| **is_left).count();
+    left.events.retain_mut(|event| {
+        let stays = is_left[event.network];
+        event.network = new(event.network);
+        stays
+    });
+    left.networks.retain(|network| names.contains(&network.name));
+    // A rival on a removed network has nobody to compete with: it goes over the first one's place.
+    let first = names[0].clone();
+    for other in left.beside.values_mut() {
+        if matches!(other, Beside::Single(name) if !names.contains(name)) {
+            *other = Beside::Single(first.clone());
+        }
+    }
+    left
+}
+
+/// The scenario of baselines: treatment of UDP applies to all protocols, ports do not change, which
+/// ends a connection without a tunnel, and a cap is the rate of a link.
 fn baseline(scenario: &Scenario) -> Scenario {
     let mut base = scenario.clone();
     for network in &mut base.networks {
         treat_alike(network);
     }
     for event in &mut base.events {
+        let usage = scenario.networks[event.network].usage;
+        let cap = match event.direction {
+            Some(Direction::Down) => usage.cap_down,
+            Some(Direction::Up) => usage.cap_up,
+            None => usage.cap_down.max(usage.cap_up),
+        };
+        if let Some(capacity) = &mut event.change.capacity {
+            hold_to(capacity, cap);
+        }
         if let Some(Some(policer)) = &mut event.change.middlebox.policer {
             policer.protocol = Protocol::All;
         }
@@ -364,11 +455,23 @@ fn treat_alike(network: &mut Network) {
     if let Some(nat) = &mut network.nat {
         nat.change_ports = false;
     }
+    let usage = network.usage;
+    if let Some(links) = &mut network.links {
+        hold_to(&mut links.down.capacity, usage.cap_down);
+        hold_to(&mut links.up.capacity, usage.cap_up);
+    }
     let links = network.links.iter_mut();
     for link in links.flat_map(|links| [&mut links.down, &mut links.up]) {
         if let Some(policer) = &mut link.middlebox.policer {
             policer.protocol = Protocol::All;
         }
+    }
+}
+
+/// Bounds the rate of a link by a cap.
+fn hold_to(capacity: &mut Capacity, cap: Option<Rate>) {
+    if let (Capacity::Rate(rate), Some(cap)) = (capacity, cap) {
+        *rate = (*rate).min(cap.scale(CAPPED_FRAME));
     }
 }
 
@@ -425,6 +528,9 @@ fn longest_pause(bins: &[u64]) -> usize {
     pauses(bins).into_iter().map(|(from, to)| to - from).max().unwrap_or(0)
 }
 
+/// Bytes of a frame for each byte of UDP payload, which caps count: 14 of Ethernet and 28 of UDP and
+/// IP around 1472.
+const CAPPED_FRAME: f64 = 1514.0 / 1472.0;
 /// Properties that compare with each network alone.
 const NEEDS_ALONE: [Property; 7] = [
     Property::GoodputAlone,

@@ -72,6 +72,8 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
         ("down", Value::Table(down)),
         ("up", Value::Table(up)),
     ]);
+    let draw = &mut Draw::of_network(seed, "usage", number);
+    usage(draw, number, (down_bps, up_bps), &mut network);
     if let Some(nat) = nat(&mut Draw::of_network(seed, "nat", number)) {
         network.insert("nat".to_owned(), Value::Table(nat));
     }
@@ -231,6 +233,21 @@ fn hang(draw: &mut Draw, up: &mut Table) {
     if !is_sound {
         let hang = table([("above", Value::Integer(above)), ("time", millis(seconds * 1000.0))]);
         up.insert("hang".to_owned(), Value::Table(hang));
+    }
+}
+
+/// Settings of a user: a cap in one network of eight, overflow or backup in one of eight. The first
+/// network is always used, so that another use means something.
+fn usage(draw: &mut Draw, number: usize, (down_bps, up_bps): (f64, f64), network: &mut Table) {
+    let (is_open, is_plain, is_backup) = (draw.chance(0.88), draw.chance(0.88), draw.chance(0.6));
+    let share = draw.log_uniform(0.1, 1.0);
+    if !is_open {
+        network.insert("cap_down".to_owned(), rate((down_bps * share).max(MIN_RATE)));
+        network.insert("cap_up".to_owned(), rate((up_bps * share).max(MIN_RATE)));
+    }
+    if !is_plain && number > 0 {
+        let uses = if is_backup { "backup" } else { "overflow" };
+        network.insert("use".to_owned(), text(uses));
     }
 }
 

@@ -4,6 +4,7 @@ use hawser_netem::report::BIN;
 use hawser_netem::scenario::{Direction, Links, Scenario};
 use hawser_netem::{Capacity, Loss, MiddleboxConfig, State};
 use hawser_units::{Duration, Instant, Rate};
+use hawser_wire::preference::Priority;
 
 /// For each network, whether it works in each [`BIN`] of the workloads' time.
 #[derive(Clone, Debug)]
@@ -32,6 +33,22 @@ impl Working {
     pub(super) fn any_throughout(&self, from: usize, to: usize) -> bool {
         let mut networks = self.networks.iter();
         networks.any(|bins| (from..to).all(|bin| bins.get(bin).copied().unwrap_or(false)))
+    }
+
+    /// Returns whether a network that is not a backup, and not this one, works throughout these bins.
+    pub(super) fn another_throughout(
+        &self,
+        scenario: &Scenario,
+        than: usize,
+        from: usize,
+        to: usize,
+    ) -> bool {
+        let mut networks = self.networks.iter().zip(&scenario.networks).enumerate();
+        networks.any(|(number, (bins, network))| {
+            number != than
+                && network.usage.priority != Priority::Backup
+                && (from..to).all(|bin| bins.get(bin).copied().unwrap_or(false))
+        })
     }
 
     /// Longest base round trip of any network.

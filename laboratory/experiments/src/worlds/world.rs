@@ -150,7 +150,7 @@ mod tests {
         }
         for feature in [
             "blackhole", "down", "no-carrier", "nat-flush", "nat", "mtu", "policer", "ecn", "hang", "burst",
-            "loss", "jitter", "rival", "tcp", "udp", "http", "ping", "event-rate", "event-delay",
+            "loss", "jitter", "cap_up", "use", "rival", "tcp", "udp", "http", "ping", "event-rate", "event-delay",
             "networks-1", "networks-6",
         ] {
             assert!(features.contains(feature), "no world has {feature}: {features:?}");

@@ -13,6 +13,7 @@ mod movements;
 mod ordered;
 mod overrides;
 mod parse;
+mod usage;
 mod values;
 mod wifi;
 
@@ -29,6 +30,7 @@ use crate::{Capacity, Change, LinkConfig, NatConfig};
 
 pub use client_hop::ClientHop;
 pub use member::Member;
+pub use usage::Usage;
 pub use wifi::{Slots, Wifi};
 
 /// One experiment.
@@ -125,6 +127,8 @@ pub struct Network {
     /// Translator of the client's addresses on this network; `None`: the hub and the server see
     /// them, except where `via` needs a translator.
     pub nat: Option<NatConfig>,
+    /// The user's settings for it, with a hub.
+    pub usage: Usage,
 }
 
 /// What a network shares.

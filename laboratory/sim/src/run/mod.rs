@@ -554,7 +554,9 @@ fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel,
     } else {
         tunnel
     };
+    let usages = scenario.networks.iter().map(|network| network.usage);
     Ok(tunnel
+        .with_usages(usages.collect())
         .with_schedulers(scenario.schedulers.clone())
         .with_control(control.transpose()?.unwrap_or_default()))
 }
