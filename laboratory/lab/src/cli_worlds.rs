@@ -196,8 +196,7 @@ fn run_world(seed: u64, fit: &Fit, asked: &[Property]) -> Outcome {
 fn judge_world(world: &World, asked: &[Property]) -> Judgement {
     match world.scenario() {
         Ok(scenario) => judge(&scenario, asked),
-        // A test holds that each seed draws a scenario; a file may be anything.
-        Err(_) => Judgement::default(),
+        Err(error) => Judgement::failed(error.to_string()),
     }
 }
 
@@ -213,7 +212,10 @@ fn shrink_world(seed: u64, asked: &[Property], budget: usize) -> anyhow::Result<
         runs += 1;
         progress::line(|| format!("{runs}/{budget} runs"));
         let violations = judge_world(world, &property).violations;
-        violations.iter().any(|violation| violation.property == first.property)
+        let mut violations = violations.iter();
+        violations.any(|violation| {
+            violation.property == first.property && violation.severity() >= first.severity() / 2.0
+        })
     });
     progress::clear_line();
     show!("{}", small.to_toml())?;

@@ -46,15 +46,23 @@ pub fn judge(scenario: &Scenario, asked: &[Property]) -> Judgement {
             format!("panic: {}", text.unwrap_or_default())
         }
     };
-    let violation = Violation {
-        property: Property::Runs,
-        value: 0.0,
-        limit: 1.0,
-        detail: problem,
-    };
-    Judgement {
-        measures: BTreeMap::new(),
-        violations: vec![violation],
+    Judgement::failed(problem)
+}
+
+impl Judgement {
+    /// The judgement of a world that cannot run, with the reason in one line.
+    #[must_use]
+    pub fn failed(problem: String) -> Self {
+        let violation = Violation {
+            property: Property::Runs,
+            value: 0.0,
+            limit: 1.0,
+            detail: problem,
+        };
+        Self {
+            measures: BTreeMap::new(),
+            violations: vec![violation],
+        }
     }
 }
 

@@ -258,7 +258,7 @@ fn nat(draw: &mut Draw) -> Option<Table> {
     let seconds = draw.log_uniform(3.0, 300.0);
     (!is_none).then(|| {
         table([
-            ("timeout", millis(seconds * 1000.0)),
+            ("timeout", text(&format!("{}s", seconds.round()))),
             ("change_ports", Value::Boolean(changes)),
         ])
     })

@@ -212,6 +212,14 @@ pub struct Violation {
     pub detail: String,
 }
 
+impl Violation {
+    /// Distance of the value from its limit, as a share of the limit.
+    #[must_use]
+    pub fn severity(&self) -> f64 {
+        (self.value - self.limit).abs() / self.limit.abs().max(f64::MIN_POSITIVE)
+    }
+}
+
 /// Payload shares and limits of the properties.
 pub(super) mod tolerance {
     use hawser_units::Duration;

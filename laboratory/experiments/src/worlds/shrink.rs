@@ -11,7 +11,8 @@ use super::world::{World, tables};
 
 /// Returns a smaller world for which `still_fails` is true, after at most `budget` calls of it.
 ///
-/// A world that fails by chance alone stays large: `still_fails` may ask several seeds.
+/// A caller asks `still_fails` for half of the first severity: a world near the limit may fail for
+/// another reason than the one at hand.
 #[must_use]
 pub fn shrink(world: &World, budget: usize, still_fails: &mut dyn FnMut(&World) -> bool) -> World {
     let mut shrinking = Shrinking {

@@ -15,7 +15,7 @@ pub struct Summary {
     pub worlds: usize,
     /// By property, for those that some world was judged by.
     pub properties: BTreeMap<&'static str, Failures>,
-    /// By measure: minimum, 1 %, 10 %, 50 %, 90 %, maximum.
+    /// By measure, and by the form of TCP in worlds that have TCP: minimum, 1 %, 10 %, 50 %, 90 %, maximum.
     pub measures: BTreeMap<String, Spread>,
 }
 
@@ -48,8 +48,14 @@ impl Summary {
     pub fn of(outcomes: &[&Outcome]) -> Self {
         let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
         for outcome in outcomes {
+            let has = |feature: &str| outcome.features.iter().any(|known| known == feature);
+            let form = match (has("tcp") || has("http"), has("streams")) {
+                (true, true) => " (streams)",
+                (true, false) => " (packets)",
+                (false, _) => "",
+            };
             for (name, value) in &outcome.judgement.measures {
-                values.entry(name.clone()).or_default().push(*value);
+                values.entry(format!("{name}{form}")).or_default().push(*value);
             }
         }
         let properties = Property::ALL.into_iter().filter_map(|property| {

@@ -87,9 +87,9 @@ impl World {
     #[must_use]
     pub fn features(&self) -> BTreeSet<String> {
         let mut features = BTreeSet::new();
-        for key in ["tcp", "tcp_ecn"] {
+        for (key, name) in [("tcp", "streams"), ("tcp_ecn", "tcp-ecn")] {
             if self.table.contains_key(key) {
-                features.insert(key.to_owned());
+                features.insert(name.to_owned());
             }
         }
         let networks = tables(&self.table, "network");
