@@ -212,11 +212,11 @@ impl<'a> Judge<'a> {
             let best = best * share;
             self.at_least(Property::GoodputAlone, (own, best, best * limits::GOODPUT), detail);
         }
-        if self.scenario.networks.len() < 2 {
+        if usable(self.scenario).len() < 2 {
             return Ok(());
         }
         if self.is_asked(&[Property::GoodputMptcp]) {
-            let mptcp = sum(&report(&without_backups(baseline(self.scenario)), &Via::Mptcp)?) * share;
+            let mptcp = sum(&report(&only_usable(baseline(self.scenario)), &Via::Mptcp)?) * share;
             let limit = mptcp * limits::GOODPUT;
             self.at_least(Property::GoodputMptcp, (own, mptcp, limit), "bit/s".to_owned());
         }
@@ -353,9 +353,10 @@ impl<'a> Judge<'a> {
                 ("up", carried.up, network.usage.cap_up),
             ] {
                 let Some(cap) = cap else { continue };
-                let limit = cap.as_bps() as f64 / 8.0 * seconds * CAPPED_FRAME * limits::CAP + limits::CONTROL;
-                let detail = format!("{} {way}: bytes over a cap", network.name);
-                self.holds_setting(traffic.bytes as f64, limit, detail);
+                let limit = cap.as_bps() as f64 / 8.0 * seconds * limits::CAP + limits::CONTROL;
+                let detail = format!("{} {way}: bytes of UDP payload over a cap", network.name);
+                let payload = traffic.bytes.saturating_sub(traffic.packets * OUTER_FRAME);
+                self.holds_setting(payload as f64, limit, detail);
             }
             let bins = self.own.series.bytes.len();
             let is_idle = network.usage.priority == Priority::Backup
@@ -405,16 +406,17 @@ fn report(scenario: &Scenario, via: &Via) -> Result<Report, String> {
     Ok(outcome.report)
 }
 
-/// Networks that a baseline may use: the backups only where there is nothing else.
+/// Networks that a baseline may use: none that blocks UDP, and backups only where there is nothing
+/// else.
 fn usable(scenario: &Scenario) -> Vec<&Network> {
-    let networks = || scenario.networks.iter();
+    let networks = || scenario.networks.iter().filter(|network| !network.blocks_udp);
     let is_backup = |network: &&Network| network.usage.priority == Priority::Backup;
     let always: Vec<&Network> = networks().filter(|network| !is_backup(network)).collect();
     if always.is_empty() { networks().collect() } else { always }
 }
 
-/// The scenario without its backups, for a baseline that uses all networks at once.
-fn without_backups(scenario: Scenario) -> Scenario {
+/// The scenario with its [`usable`] networks, for a baseline that uses all at once.
+fn only_usable(scenario: Scenario) -> Scenario {
     let names: Vec<String> = usable(&scenario).iter().map(|network| network.name.clone()).collect();
     let mut left = scenario;
     let is_left: Vec<bool> = left.networks.iter().map(|network| names.contains(&network.name)).collect();
@@ -536,6 +538,8 @@ fn longest_pause(bins: &[u64]) -> usize {
     pauses(bins).into_iter().map(|(from, to)| to - from).max().unwrap_or(0)
 }
 
+/// Bytes of a frame around the UDP payload that caps count: Ethernet without check sequence, IP, UDP.
+const OUTER_FRAME: u64 = 14 + 28;
 /// Bytes of a frame for each byte of UDP payload, which caps count: 14 of Ethernet and 28 of UDP and
 /// IP around 1472.
 const CAPPED_FRAME: f64 = 1514.0 / 1472.0;

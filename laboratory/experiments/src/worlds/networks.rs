@@ -64,7 +64,7 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
         &mut down,
         &mut up,
     );
-    udp(&mut Draw::of_network(seed, "udp", number), &mut down, &mut up);
+    late_throttle(&mut Draw::of_network(seed, "throttle", number), &mut down, &mut up);
     ecn(&mut Draw::of_network(seed, "ecn", number), &mut down, &mut up);
     hang(&mut Draw::of_network(seed, "hang", number), &mut up);
     let mut network = table([
@@ -72,6 +72,10 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
         ("down", Value::Table(down)),
         ("up", Value::Table(up)),
     ]);
+    // A network that blocks UDP: one in forty.
+    if Draw::of_network(seed, "blocked", number).chance(0.025) {
+        network.insert("udp".to_owned(), text("blocked"));
+    }
     let draw = &mut Draw::of_network(seed, "usage", number);
     usage(draw, number, (down_bps, up_bps), &mut network);
     if let Some(nat) = nat(&mut Draw::of_network(seed, "nat", number)) {
@@ -196,23 +200,20 @@ fn policers(draw: &mut Draw, (down_bps, up_bps): (f64, f64), down: &mut Table, u
     }
 }
 
-/// Networks that block UDP, from the beginning or after a time: one in twenty. One full packet in
-/// 12 s passes, since the format has no rate of zero.
-fn udp(draw: &mut Draw, down: &mut Table, up: &mut Table) {
-    let (is_open, is_late) = (draw.chance(0.95), draw.chance(0.5));
-    let from = draw.uniform(2.0, 8.0);
+/// Networks that throttle UDP to 64 kbit/s after a time, in one network of forty. Source: the rate
+/// that operators leave after a quota.
+fn late_throttle(draw: &mut Draw, down: &mut Table, up: &mut Table) {
+    let (is_open, from) = (draw.chance(0.975), draw.uniform(2.0, 8.0));
     if is_open {
         return;
     }
     for link in [down, up] {
-        let mut policer = table([
-            ("rate", text("1kbit")),
-            ("burst", text("2KiB")),
+        let policer = table([
+            ("rate", text("64kbit")),
+            ("burst", text("15KiB")),
             ("protocol", text("udp")),
+            ("from", millis(from * 1000.0)),
         ]);
-        if is_late {
-            policer.insert("from".to_owned(), millis(from * 1000.0));
-        }
         link.insert("policer".to_owned(), Value::Table(policer));
     }
 }

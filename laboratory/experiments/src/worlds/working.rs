@@ -1,7 +1,7 @@
 //! Which networks work when: what a property may ask of a world depends on it.
 
 use hawser_netem::report::BIN;
-use hawser_netem::scenario::{Direction, Links, Scenario};
+use hawser_netem::scenario::{Direction, Links, Scenario, Workload};
 use hawser_netem::{Capacity, Loss, MiddleboxConfig, State};
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::preference::Priority;
@@ -15,7 +15,7 @@ pub(super) struct Working {
 
 impl Working {
     /// Reads states, rates, losses and middleboxes from a scenario and its events. A network works
-    /// while both directions carry [`MIN_BPS`] of UDP with at most [`MAX_LOSS`] and no hang can
+    /// while both directions carry what is [`needed`] of UDP with at most [`MAX_LOSS`] and no hang can
     /// stop it.
     pub(super) fn of(scenario: &Scenario) -> Self {
         let bins = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
@@ -58,10 +58,14 @@ impl Working {
 }
 
 fn bins_of(scenario: &Scenario, network: usize, bins: usize) -> Vec<bool> {
+    if scenario.networks[network].blocks_udp {
+        return vec![false; bins];
+    }
     let Some(links) = &scenario.networks[network].links else {
         return vec![true; bins];
     };
-    let mut sides = [Side::of(links, Direction::Down), Side::of(links, Direction::Up)];
+    let directions = [Direction::Down, Direction::Up];
+    let mut sides = directions.map(|direction| Side::of(links, direction, needed(scenario, direction)));
     let mut events = scenario
         .events
         .iter()
@@ -70,7 +74,6 @@ fn bins_of(scenario: &Scenario, network: usize, bins: usize) -> Vec<bool> {
     let bin = |index: usize| {
         let end = Instant::ZERO + BIN * (index as u32 + 1);
         while let Some(event) = events.next_if(|event| Instant::ZERO + event.at < end) {
-            let directions = [Direction::Down, Direction::Up];
             for (side, direction) in sides.iter_mut().zip(directions) {
                 if event.direction.is_none_or(|only| only == direction) {
                     side.apply(&event.change);
@@ -82,16 +85,38 @@ fn bins_of(scenario: &Scenario, network: usize, bins: usize) -> Vec<bool> {
     (0..bins).map(bin).collect()
 }
 
+/// Rate that a network must carry in a direction to count as working: [`MIN_BPS`] beyond the
+/// datagrams of all workloads, with the headers of small ones.
+fn needed(scenario: &Scenario, wanted: Direction) -> Rate {
+    let datagrams = scenario.workloads.iter().map(|workload| match workload {
+        Workload::Udp {
+            direction,
+            rate,
+            size,
+            ..
+        } if *direction == wanted => rate.as_bps() * (size.0 + HEADERS) / size.0,
+        Workload::Udp { .. }
+        | Workload::Tcp { .. }
+        | Workload::Quic { .. }
+        | Workload::Ping { .. }
+        | Workload::Video { .. }
+        | Workload::Http { .. } => 0,
+    });
+    Rate::from_bps(MIN_BPS.as_bps() + datagrams.sum::<u64>())
+}
+
 /// State of one direction of a network.
 struct Side {
     capacity: Capacity,
     state: State,
     loss: Loss,
     middlebox: MiddleboxConfig,
+    /// Rate that it must carry to work.
+    needed: Rate,
 }
 
 impl Side {
-    fn of(links: &Links, direction: Direction) -> Self {
+    fn of(links: &Links, direction: Direction, needed: Rate) -> Self {
         let link = match direction {
             Direction::Down => &links.down,
             Direction::Up => &links.up,
@@ -101,6 +126,7 @@ impl Side {
             state: State::Up,
             loss: link.loss,
             middlebox: link.middlebox,
+            needed,
         }
     }
 
@@ -120,8 +146,8 @@ impl Side {
         let rate = self.capacity.mean();
         let policer = self.middlebox.policer.filter(|policer| policer.from.is_zero());
         self.state == State::Up
-            && rate.is_none_or(|rate| rate >= MIN_BPS)
-            && policer.is_none_or(|policer| policer.rate >= MIN_BPS)
+            && rate.is_none_or(|rate| rate >= self.needed)
+            && policer.is_none_or(|policer| policer.rate >= self.needed)
             && self.loss.mean() <= MAX_LOSS
             && self.middlebox.hang.is_none()
     }
@@ -130,6 +156,8 @@ impl Side {
 /// Rate below which a network counts as failed. Source: 100 kbit/s is what an Opus call of 64 kbit/s
 /// needs with its headers (RFC 7587 section 3.1.1).
 const MIN_BPS: Rate = Rate::from_bps(100_000);
+/// Bytes around the payload of a datagram on a link: 28 of IP and UDP, 68 of tunnel, 14 of Ethernet.
+const HEADERS: u64 = 110;
 /// Loss above which a network counts as failed. Source: TCP gets less than one full packet for each
 /// round trip beyond some 10 % (Padhye et al., 1998, figure 7).
 const MAX_LOSS: f64 = 0.1;

@@ -122,7 +122,7 @@ pub struct Network {
     pub member: Option<Member>,
     /// What it has in common with another part of the scenario.
     pub shares: Option<Shares>,
-    /// It drops every datagram of UDP, both ways, without a word. Only the lab has it.
+    /// It drops every datagram of UDP, both ways, without a word.
     pub blocks_udp: bool,
     /// Translator of the client's addresses on this network; `None`: the hub and the server see
     /// them, except where `via` needs a translator.
