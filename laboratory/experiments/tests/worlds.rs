@@ -22,7 +22,9 @@ fn judged(seeds: std::ops::RangeInclusive<u64>) -> Vec<(u64, Judgement)> {
         judge(&scenario.expect("each seed draws a scenario"), &Property::ALL)
     });
     let numbered = judgements.into_iter().flatten().zip(first..);
-    numbered.map(|(judgement, seed)| (seed, judgement.expect("panics are judged"))).collect()
+    numbered
+        .map(|(judgement, seed)| (seed, judgement.expect("panics are judged")))
+        .collect()
 }
 
 /// Each violation is known, and each known one is still there.
@@ -34,7 +36,10 @@ fn holds(seeds: std::ops::RangeInclusive<u64>) {
             problems.push(format!("seed {seed}: {violation:?}"));
         }
         for property in Property::ALL {
-            let found = judgement.violations.iter().any(|found| found.property == property);
+            let found = judgement
+                .violations
+                .iter()
+                .any(|found| found.property == property);
             if known.has(seed, property) && !found {
                 problems.push(format!(
                     "seed {seed}: {} holds now: take the seed out of scenarios/worlds/known.toml",

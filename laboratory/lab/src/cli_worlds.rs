@@ -140,10 +140,13 @@ pub(crate) fn run(args: &WorldsArgs) -> anyhow::Result<ExitCode> {
 fn run_worlds(args: &WorldsArgs, asked: &[Property], known: &Known) -> anyhow::Result<ExitCode> {
     let file = args.out.as_ref().map(|directory| directory.join("worlds.jsonl"));
     if let Some(directory) = &args.out {
-        std::fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
+        std::fs::create_dir_all(directory).with_context(|| format!("cannot make {}", directory.display()))?;
     }
-    let there = file.as_deref().map(read).transpose().context("cannot read earlier results")?;
+    let there = file
+        .as_deref()
+        .map(read)
+        .transpose()
+        .context("cannot read earlier results")?;
     let mut outcomes = there.unwrap_or_default();
     let seeds = args.seeds.first..=args.seeds.last;
     outcomes.retain(|seed, _| seeds.contains(seed));
@@ -160,14 +163,19 @@ fn run_worlds(args: &WorldsArgs, asked: &[Property], known: &Known) -> anyhow::R
         bar.inc(1);
         for violation in known.unknown(outcome.seed, &outcome.judgement.violations) {
             let (name, value, limit) = (violation.property.name(), violation.value, violation.limit);
-            let line = format!("{}: {name} {value:.4}, asked {limit:.4} ({})", outcome.seed, violation.detail);
+            let line = format!(
+                "{}: {name} {value:.4}, asked {limit:.4} ({})",
+                outcome.seed, violation.detail
+            );
             bar.suspend(|| progress::note(&line));
         }
         written.map(|()| outcome)
     });
     bar.finish_and_clear();
     for result in results.into_iter().flatten() {
-        let outcome = result.map_err(anyhow::Error::msg)?.context("cannot write results")?;
+        let outcome = result
+            .map_err(anyhow::Error::msg)?
+            .context("cannot write results")?;
         outcomes.insert(outcome.seed, outcome);
     }
     let all: Vec<&Outcome> = outcomes.values().collect();
@@ -177,9 +185,17 @@ fn run_worlds(args: &WorldsArgs, asked: &[Property], known: &Known) -> anyhow::R
     } else {
         show!("{}", summary.to_text())?;
     }
-    let is_new = |outcome: &Outcome| !known.unknown(outcome.seed, &outcome.judgement.violations).is_empty();
+    let is_new = |outcome: &Outcome| {
+        !known
+            .unknown(outcome.seed, &outcome.judgement.violations)
+            .is_empty()
+    };
     let fails = outcomes.values().any(is_new);
-    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if fails {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn run_world(seed: u64, fit: &Fit, asked: &[Property]) -> Outcome {
@@ -204,7 +220,9 @@ fn shrink_world(seed: u64, asked: &[Property], budget: usize) -> anyhow::Result<
     let world = World::draw(seed, &Fit::committed());
     let found = judge_world(&world, asked).violations;
     let Some(first) = found.first() else {
-        return Ok(refuse(format!("the world of seed {seed} has all properties that are asked for")));
+        return Ok(refuse(format!(
+            "the world of seed {seed} has all properties that are asked for"
+        )));
     };
     let property = [first.property];
     let mut runs = 0;
@@ -239,11 +257,19 @@ fn judge_files(files: &[PathBuf], asked: &[Property]) -> anyhow::Result<ExitCode
         }
         for violation in &judgement.violations {
             let (name, value, limit) = (violation.property.name(), violation.value, violation.limit);
-            say!("{}: FAILS {name}: {value:.4}, asked {limit:.4} ({})", file.display(), violation.detail)?;
+            say!(
+                "{}: FAILS {name}: {value:.4}, asked {limit:.4} ({})",
+                file.display(),
+                violation.detail
+            )?;
         }
         fails |= !judgement.violations.is_empty();
     }
-    Ok(if fails { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if fails {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
 }
 
 fn fit(directory: &Path) -> anyhow::Result<ExitCode> {
@@ -259,7 +285,10 @@ fn fit(directory: &Path) -> anyhow::Result<ExitCode> {
             show!("{}", fit.to_toml())?;
             Ok(ExitCode::SUCCESS)
         }
-        Ok(_) => Ok(refuse(format!("{}: no .csv, .down or .up below it", directory.display()))),
+        Ok(_) => Ok(refuse(format!(
+            "{}: no .csv, .down or .up below it",
+            directory.display()
+        ))),
         Err((index, problem)) => Ok(refuse(format!("{}: {problem}", files[index].display()))),
     }
 }

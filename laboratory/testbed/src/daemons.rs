@@ -511,7 +511,11 @@ fn usages(scenario: &Scenario) -> String {
             .into_iter()
             .filter_map(|(key, cap)| Some(format!("{key} = \"{}kbit\"\n", cap?.as_bps() as f64 / 1e3)));
         let uses = network.usage.priority.name();
-        format!("[networks.{}]\nuse = \"{uses}\"\n{}", network.name, lines.collect::<String>())
+        format!(
+            "[networks.{}]\nuse = \"{uses}\"\n{}",
+            network.name,
+            lines.collect::<String>()
+        )
     };
     let networks = scenario.networks.iter();
     let set = networks.filter(|network| network.usage != Usage::default());

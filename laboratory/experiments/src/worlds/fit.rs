@@ -129,7 +129,10 @@ impl Samples {
         };
         let mean = rates.iter().sum::<f64>() / rates.len() as f64;
         if rates.len() < MIN_SECONDS || mean <= 0.0 {
-            return Err(format!("has rates of {} seconds; {MIN_SECONDS} are needed", rates.len()));
+            return Err(format!(
+                "has rates of {} seconds; {MIN_SECONDS} are needed",
+                rates.len()
+            ));
         }
         let is_out: Vec<bool> = rates.iter().map(|rate| *rate < OUTAGE_SHARE * mean).collect();
         let logs: Vec<f64> = rates
@@ -220,7 +223,10 @@ mod tests {
             assert!(deciles.0.is_sorted(), "{deciles:?}");
         }
         assert!(fit.mean_mbps.quantile(0.0) > 0.0);
-        assert_eq!(fit.mean_mbps.quantile(1.0), *fit.mean_mbps.0.last().expect("eleven"));
+        assert_eq!(
+            fit.mean_mbps.quantile(1.0),
+            *fit.mean_mbps.0.last().expect("eleven")
+        );
     }
 
     #[test]

@@ -16,7 +16,12 @@ pub(super) fn events(seed: u64, seconds: f64, networks: &[Drawn], fit: &Fit) -> 
             "modelled" => modelled(&mut draw, seconds, network, fit, &mut events),
             _ => {}
         }
-        changes(&mut Draw::of_network(seed, "change", number), seconds, network, &mut events);
+        changes(
+            &mut Draw::of_network(seed, "change", number),
+            seconds,
+            network,
+            &mut events,
+        );
     }
     outages(&mut Draw::new(seed, "outages"), seconds, networks, &mut events);
     flushes(seed, seconds, networks, &mut events);
@@ -27,11 +32,7 @@ pub(super) fn events(seed: u64, seconds: f64, networks: &[Drawn], fit: &Fit) -> 
 type Timed = (f64, Table);
 
 fn event(at: f64, network: &str, direction: Option<&str>, set: Value) -> Timed {
-    let mut event = table([
-        ("at", millis_exact(at)),
-        ("network", text(network)),
-        ("set", set),
-    ]);
+    let mut event = table([("at", millis_exact(at)), ("network", text(network)), ("set", set)]);
     if let Some(direction) = direction {
         event.insert("direction".to_owned(), text(direction));
     }
@@ -74,7 +75,11 @@ fn modelled(draw: &mut Draw, seconds: f64, network: &Drawn, fit: &Fit, events: &
         if begins && at >= out_until {
             out_until = at + length;
         }
-        let factor = if at < out_until { 0.0 } else { (state - sd * sd / 2.0).exp() };
+        let factor = if at < out_until {
+            0.0
+        } else {
+            (state - sd * sd / 2.0).exp()
+        };
         set_rate(at, network, factor, events);
         state = correlation * state + draw.normal() * sd * (1.0 - correlation * correlation).sqrt();
         at += 1.0;
@@ -155,7 +160,9 @@ fn pages(draw: &mut Draw) -> Vec<Table> {
         let size = text(&format!("{}kB", kilobytes.round()));
         table([("kind", text("http")), ("size", size)])
     };
-    (0..=draw.index(4)).map(|_| page(draw.log_uniform(10.0, 5000.0))).collect()
+    (0..=draw.index(4))
+        .map(|_| page(draw.log_uniform(10.0, 5000.0)))
+        .collect()
 }
 
 fn mixed(seed: u64, networks: &[Drawn]) -> Vec<Table> {
@@ -167,7 +174,10 @@ fn mixed(seed: u64, networks: &[Drawn]) -> Vec<Table> {
             all.push(table([
                 ("kind", text("tcp")),
                 ("direction", text(direction)),
-                ("streams", Value::Integer(draw.weighted(&[(1, 0.6), (2, 0.2), (8, 0.2)]))),
+                (
+                    "streams",
+                    Value::Integer(draw.weighted(&[(1, 0.6), (2, 0.2), (8, 0.2)])),
+                ),
             ]));
         }
     }

@@ -116,7 +116,8 @@ impl<'a> Judge<'a> {
         if self.is_asked(&NEEDS_ALONE) {
             let base = baseline(self.scenario);
             for network in usable(self.scenario) {
-                self.alone.push(report(&base, &Via::Single(network.name.clone()))?);
+                self.alone
+                    .push(report(&base, &Via::Single(network.name.clone()))?);
             }
         }
         let working = Working::of(self.scenario);
@@ -190,16 +191,22 @@ impl<'a> Judge<'a> {
     /// Indices of the tunnel's own workloads that `wants` accepts.
     fn workloads(&self, wants: fn(&Workload) -> bool) -> Vec<usize> {
         let all = self.scenario.workloads.iter().enumerate();
-        let own = all.filter(|(index, workload)| !self.scenario.beside.contains_key(index) && wants(workload));
+        let own =
+            all.filter(|(index, workload)| !self.scenario.beside.contains_key(index) && wants(workload));
         own.map(|(index, _)| index).collect()
     }
 
     fn goodput(&mut self) -> Result<(), String> {
-        let bulk = self.workloads(|workload| matches!(workload, Workload::Tcp { .. } | Workload::Quic { .. }));
+        let bulk =
+            self.workloads(|workload| matches!(workload, Workload::Tcp { .. } | Workload::Quic { .. }));
         if bulk.is_empty() {
             return Ok(());
         }
-        let sum = |report: &Report| bulk.iter().map(|at| report.goodput_bps.workloads[*at]).sum::<f64>();
+        let sum = |report: &Report| {
+            bulk.iter()
+                .map(|at| report.goodput_bps.workloads[*at])
+                .sum::<f64>()
+        };
         let own = sum(&self.own);
         let share = match self.scenario.tcp {
             Tcp::EndToEnd => limits::PACKET_SHARE,
@@ -210,7 +217,11 @@ impl<'a> Judge<'a> {
             let name = &usable(self.scenario)[network].name;
             let detail = format!("bit/s; {name} alone");
             let best = best * share;
-            self.at_least(Property::GoodputAlone, (own, best, best * limits::GOODPUT), detail);
+            self.at_least(
+                Property::GoodputAlone,
+                (own, best, best * limits::GOODPUT),
+                detail,
+            );
         }
         if usable(self.scenario).len() < 2 {
             return Ok(());
@@ -225,7 +236,11 @@ impl<'a> Judge<'a> {
             in_turn.schedulers = Class::ALL.map(|class| (class, "round-robin".to_owned())).to_vec();
             let in_turn = sum(&report(&in_turn, &Via::Hub)?);
             let limit = in_turn * limits::GOODPUT;
-            self.at_least(Property::GoodputRoundRobin, (own, in_turn, limit), "bit/s".to_owned());
+            self.at_least(
+                Property::GoodputRoundRobin,
+                (own, in_turn, limit),
+                "bit/s".to_owned(),
+            );
         }
         Ok(())
     }
@@ -248,11 +263,18 @@ impl<'a> Judge<'a> {
     }
 
     fn pages(&mut self) {
-        if self.workloads(|workload| matches!(workload, Workload::Http { .. })).is_empty() {
+        if self
+            .workloads(|workload| matches!(workload, Workload::Http { .. }))
+            .is_empty()
+        {
             return;
         }
         let own = self.loaded(&self.own);
-        let best = self.alone.iter().map(|report| self.loaded(report)).fold(f64::INFINITY, f64::min);
+        let best = self
+            .alone
+            .iter()
+            .map(|report| self.loaded(report))
+            .fold(f64::INFINITY, f64::min);
         if best.is_infinite() {
             return;
         }
@@ -278,7 +300,11 @@ impl<'a> Judge<'a> {
             }
             if let Some(bound) = bounds.iter().find(|bound| bound.workload == at) {
                 let is_call = rate.as_bps() <= limits::CALL_BPS;
-                let within = if is_call { limits::CALL_NS } else { limits::VIDEO_NS };
+                let within = if is_call {
+                    limits::CALL_NS
+                } else {
+                    limits::VIDEO_NS
+                };
                 self.timely(at, bound, within);
             }
             if rate.as_bps() <= limits::CALL_BPS && size.0 >= limits::LARGE {
@@ -299,7 +325,10 @@ impl<'a> Judge<'a> {
 
     fn bulk_datagrams(&mut self, at: usize) {
         let own = arrived(&self.own.workloads[at], 0.0);
-        let alone = self.alone.iter().map(|report| arrived(&report.workloads[at], 0.0));
+        let alone = self
+            .alone
+            .iter()
+            .map(|report| arrived(&report.workloads[at], 0.0));
         let best = alone.fold(0.0, f64::max);
         let values = (own, best, best * limits::GOODPUT);
         self.at_least(Property::BulkDatagrams, values, format!("workload {at}"));
@@ -311,7 +340,10 @@ impl<'a> Judge<'a> {
             return;
         }
         let own = arrived(&self.own.workloads[at], 0.5);
-        let alone = self.alone.iter().map(|report| arrived(&report.workloads[at], 0.5));
+        let alone = self
+            .alone
+            .iter()
+            .map(|report| arrived(&report.workloads[at], 0.5));
         let limit = alone.fold(0.0, f64::max).min(0.5);
         let detail = format!("workload {at}, {size} bytes of payload");
         self.at_least(Property::Sizes, (own, 1.0, limit), detail);
@@ -330,7 +362,11 @@ impl<'a> Judge<'a> {
             };
             let share = |report: &Report| answered(&report.workloads[at]);
             let (own, sent) = share(&self.own);
-            let best = self.alone.iter().map(|report| share(report).0).fold(0.0, f64::max);
+            let best = self
+                .alone
+                .iter()
+                .map(|report| share(report).0)
+                .fold(0.0, f64::max);
             let in_failures = self.failures() * (1.0 / interval.as_secs_f64()).max(1.0);
             let limit = best - limits::ANSWERS - (1.0 + in_failures) / sent.max(1.0);
             self.at_least(Property::Answers, (own, best, limit), format!("workload {at}"));
@@ -385,14 +421,30 @@ impl<'a> Judge<'a> {
             let last_third = bins.len() * 2 / 3;
             if working.any_throughout(last_third, bins.len()) {
                 let bytes = bins[last_third..].iter().sum::<u64>() as f64;
-                self.at_least(Property::Alive, (bytes, bytes, 1.0), format!("workload {at}: bytes"));
+                self.at_least(
+                    Property::Alive,
+                    (bytes, bytes, 1.0),
+                    format!("workload {at}: bytes"),
+                );
             }
             let pauses = pauses(&bins);
-            let judged = pauses.iter().filter(|(from, to)| working.any_throughout(*from, *to));
-            let longest = judged.max_by_key(|(from, to)| to - from).copied().unwrap_or_default();
-            let alone = self.alone.iter().map(|report| longest_pause(&report.series.workloads[at]));
+            let judged = pauses
+                .iter()
+                .filter(|(from, to)| working.any_throughout(*from, *to));
+            let longest = judged
+                .max_by_key(|(from, to)| to - from)
+                .copied()
+                .unwrap_or_default();
+            let alone = self
+                .alone
+                .iter()
+                .map(|report| longest_pause(&report.series.workloads[at]));
             let alone = alone.min().map_or(f64::INFINITY, |bins| bins as f64 * bin_s);
-            let limit = if self.alone.is_empty() { allowed } else { allowed.max(alone) };
+            let limit = if self.alone.is_empty() {
+                allowed
+            } else {
+                allowed.max(alone)
+            };
             let seconds = (longest.1 - longest.0) as f64 * bin_s;
             let detail = format!("workload {at}: seconds from {:.2} s on", longest.0 as f64 * bin_s);
             self.at_most(Property::Pauses, (seconds, limit), detail);
@@ -412,14 +464,25 @@ fn usable(scenario: &Scenario) -> Vec<&Network> {
     let networks = || scenario.networks.iter().filter(|network| !network.blocks_udp);
     let is_backup = |network: &&Network| network.usage.priority == Priority::Backup;
     let always: Vec<&Network> = networks().filter(|network| !is_backup(network)).collect();
-    if always.is_empty() { networks().collect() } else { always }
+    if always.is_empty() {
+        networks().collect()
+    } else {
+        always
+    }
 }
 
 /// The scenario with its [`usable`] networks, for a baseline that uses all at once.
 fn only_usable(scenario: Scenario) -> Scenario {
-    let names: Vec<String> = usable(&scenario).iter().map(|network| network.name.clone()).collect();
+    let names: Vec<String> = usable(&scenario)
+        .iter()
+        .map(|network| network.name.clone())
+        .collect();
     let mut left = scenario;
-    let is_left: Vec<bool> = left.networks.iter().map(|network| names.contains(&network.name)).collect();
+    let is_left: Vec<bool> = left
+        .networks
+        .iter()
+        .map(|network| names.contains(&network.name))
+        .collect();
     let new = |old: usize| is_left[..old].iter().filter(|is_left| **is_left).count();
     left.events.retain_mut(|event| {
         let stays = is_left[event.network];
@@ -491,7 +554,9 @@ fn timely_share(finding: &Finding, bound: &Earliest, within: u64) -> Option<f64>
     let Finding::Udp { sent, arrivals, .. } = finding else {
         return None;
     };
-    let possible = (0..*sent).filter(|number| bound.delay_ns(*number).is_some()).count();
+    let possible = (0..*sent)
+        .filter(|number| bound.delay_ns(*number).is_some())
+        .count();
     let is_timely = |(number, delay): &&(u64, u64)| {
         let earliest = bound.delay_ns(*number).filter(|_| number < sent);
         earliest.is_some_and(|earliest| *delay <= earliest + within)
@@ -505,7 +570,10 @@ fn arrived(finding: &Finding, after: f64) -> f64 {
         return 0.0;
     };
     let from = (*sent as f64 * after) as u64;
-    let received = arrivals.iter().filter(|(number, _)| (from..*sent).contains(number)).count();
+    let received = arrivals
+        .iter()
+        .filter(|(number, _)| (from..*sent).contains(number))
+        .count();
     received as f64 / (sent - from).max(1) as f64
 }
 
@@ -535,7 +603,11 @@ fn pauses(bins: &[u64]) -> Vec<(usize, usize)> {
 }
 
 fn longest_pause(bins: &[u64]) -> usize {
-    pauses(bins).into_iter().map(|(from, to)| to - from).max().unwrap_or(0)
+    pauses(bins)
+        .into_iter()
+        .map(|(from, to)| to - from)
+        .max()
+        .unwrap_or(0)
 }
 
 /// Bytes of a frame around the UDP payload that caps count: Ethernet without check sequence, IP, UDP.
@@ -593,7 +665,13 @@ mod tests {
         assert_eq!(judgement.violations, [], "{judgement:?}");
         let measured: Vec<&str> = judgement.measures.keys().map(String::as_str).collect();
         for property in [
-            "alive", "goodput-alone", "goodput-mptcp", "goodput-round-robin", "pauses", "sizes", "timely",
+            "alive",
+            "goodput-alone",
+            "goodput-mptcp",
+            "goodput-round-robin",
+            "pauses",
+            "sizes",
+            "timely",
         ] {
             assert!(measured.contains(&property), "{property}: {measured:?}");
         }
@@ -631,6 +709,9 @@ mod tests {
         links.down.middlebox.policer = Some(policer);
         let base = baseline(&world);
         let link = &base.networks[0].links.as_ref().expect("emulated").down;
-        assert_eq!(link.middlebox.policer.map(|policer| policer.protocol), Some(Protocol::All));
+        assert_eq!(
+            link.middlebox.policer.map(|policer| policer.protocol),
+            Some(Protocol::All)
+        );
     }
 }

@@ -38,7 +38,8 @@ impl Known {
     /// # Errors
     /// The text is no such list, in one line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        toml::from_str(text).map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
+        toml::from_str(text)
+            .map_err(|error| error.to_string().split_whitespace().collect::<Vec<_>>().join(" "))
     }
 
     /// Returns whether the list has this violation of the world of a seed.

@@ -45,7 +45,11 @@ impl Drawn {
 fn rates(seed: u64, network: usize, fit: &Fit) -> (f64, f64) {
     let mut draw = Draw::of_network(seed, "rate", network);
     let down = fit.mean_mbps.quantile(draw.uniform(0.0, 1.0)) * 1e6;
-    let ratio = if draw.chance(0.3) { 1.0 } else { draw.log_uniform(0.05, 1.0) };
+    let ratio = if draw.chance(0.3) {
+        1.0
+    } else {
+        draw.log_uniform(0.05, 1.0)
+    };
     (down, down * ratio)
 }
 
@@ -53,7 +57,12 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
     let mut down = table([("rate", rate(down_bps))]);
     let mut up = table([("rate", rate(up_bps))]);
     delays(&mut Draw::of_network(seed, "delay", number), &mut down, &mut up);
-    jitter(&mut Draw::of_network(seed, "jitter", number), fit, &mut down, &mut up);
+    jitter(
+        &mut Draw::of_network(seed, "jitter", number),
+        fit,
+        &mut down,
+        &mut up,
+    );
     losses(&mut Draw::of_network(seed, "loss", number), &mut down, &mut up);
     queues(&mut Draw::of_network(seed, "queue", number), &mut down, &mut up);
     bursts(&mut Draw::of_network(seed, "burst", number), &mut down, &mut up);
@@ -64,7 +73,11 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
         &mut down,
         &mut up,
     );
-    late_throttle(&mut Draw::of_network(seed, "throttle", number), &mut down, &mut up);
+    late_throttle(
+        &mut Draw::of_network(seed, "throttle", number),
+        &mut down,
+        &mut up,
+    );
     ecn(&mut Draw::of_network(seed, "ecn", number), &mut down, &mut up);
     hang(&mut Draw::of_network(seed, "hang", number), &mut up);
     let mut network = table([
@@ -89,7 +102,11 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
 fn delays(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let is_satellite = draw.chance(0.05);
     let near = draw.log_uniform(2.0, 150.0);
-    let delay = if is_satellite { draw.uniform(240.0, 280.0) } else { near };
+    let delay = if is_satellite {
+        draw.uniform(240.0, 280.0)
+    } else {
+        near
+    };
     down.insert("delay".to_owned(), millis(delay));
     up.insert("delay".to_owned(), millis(delay * draw.uniform(0.6, 1.4)));
 }
@@ -115,7 +132,13 @@ fn jitter(draw: &mut Draw, fit: &Fit, down: &mut Table, up: &mut Table) {
 /// six of ten. Source: 3 % is where CUBIC gets less than 1 Mbit/s over 40 ms (RFC 9438 section 5.1).
 fn losses(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_clean, is_bursty) = (draw.chance(0.6), draw.chance(0.33));
-    let direction = draw.pick(&[(true, true), (true, true), (true, false), (true, false), (false, true)]);
+    let direction = draw.pick(&[
+        (true, true),
+        (true, true),
+        (true, false),
+        (true, false),
+        (false, true),
+    ]);
     let share = draw.log_uniform(0.0001, 0.03);
     let length = draw.uniform(2.0, 20.0);
     if is_clean {
@@ -220,7 +243,10 @@ fn late_throttle(draw: &mut Draw, down: &mut Table, up: &mut Table) {
 
 /// Routers that mark, clear or drop ECN bits: one network in seven.
 fn ecn(draw: &mut Draw, down: &mut Table, up: &mut Table) {
-    let (is_plain, treatment) = (draw.chance(0.86), draw.pick(&["mark", "bleach", "bleach", "drop"]));
+    let (is_plain, treatment) = (
+        draw.chance(0.86),
+        draw.pick(&["mark", "bleach", "bleach", "drop"]),
+    );
     if !is_plain {
         down.insert("ecn".to_owned(), text(treatment));
         up.insert("ecn".to_owned(), text(treatment));
@@ -232,7 +258,10 @@ fn hang(draw: &mut Draw, up: &mut Table) {
     let (is_sound, above) = (draw.chance(0.98), draw.pick(&[1400, 1436, 1472]));
     let seconds = draw.uniform(1.0, 8.0);
     if !is_sound {
-        let hang = table([("above", Value::Integer(above)), ("time", millis(seconds * 1000.0))]);
+        let hang = table([
+            ("above", Value::Integer(above)),
+            ("time", millis(seconds * 1000.0)),
+        ]);
         up.insert("hang".to_owned(), Value::Table(hang));
     }
 }

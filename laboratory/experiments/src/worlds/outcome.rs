@@ -43,7 +43,9 @@ pub fn read(path: &Path) -> io::Result<BTreeMap<u64, Outcome>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
         Err(error) => return Err(error),
     };
-    let outcomes = text.lines().filter_map(|line| serde_json::from_str::<Outcome>(line).ok());
+    let outcomes = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Outcome>(line).ok());
     Ok(outcomes.map(|outcome| (outcome.seed, outcome)).collect())
 }
 

@@ -100,7 +100,9 @@ impl Shrinking<'_> {
     fn round_numbers(&mut self) {
         for path in paths(self.best.table()) {
             let mut table = self.best.table().clone();
-            let Some(value) = find(&mut table, &path) else { continue };
+            let Some(value) = find(&mut table, &path) else {
+                continue;
+            };
             let Some(round) = value.as_str().and_then(to_one_digit) else {
                 continue;
             };
@@ -155,7 +157,9 @@ fn collect(value: &Value, path: &mut Vec<String>, found: &mut Vec<Vec<String>>) 
         table.iter().map(|(key, value)| (key.clone(), value)).collect()
     } else if let Value::Array(array) = value {
         let numbered = array.iter().enumerate();
-        numbered.map(|(index, value)| (index.to_string(), value)).collect()
+        numbered
+            .map(|(index, value)| (index.to_string(), value))
+            .collect()
     } else {
         Vec::new()
     };

@@ -65,7 +65,10 @@ impl Summary {
         Self {
             worlds: outcomes.len(),
             properties: properties.collect(),
-            measures: values.into_iter().map(|(name, values)| (name, spread(values))).collect(),
+            measures: values
+                .into_iter()
+                .map(|(name, values)| (name, spread(values)))
+                .collect(),
         }
     }
 
@@ -79,7 +82,10 @@ impl Summary {
                 continue;
             };
             let share = found.seeds.len() as f64 / found.worlds as f64 * 100.0;
-            let features = found.features.iter().map(|(name, excess)| format!("{name} {excess:+.2}"));
+            let features = found
+                .features
+                .iter()
+                .map(|(name, excess)| format!("{name} {excess:+.2}"));
             let _ = writeln!(
                 text,
                 "| {} | {} | {} | {share:.1} % | {} |",
@@ -146,7 +152,12 @@ fn spread(mut values: Vec<f64>) -> Spread {
     let last = values.len().saturating_sub(1) as f64;
     Spread {
         worlds: values.len(),
-        quantiles: QUANTILES.map(|share| values.get((share * last).round() as usize).copied().unwrap_or(0.0)),
+        quantiles: QUANTILES.map(|share| {
+            values
+                .get((share * last).round() as usize)
+                .copied()
+                .unwrap_or(0.0)
+        }),
     }
 }
 
@@ -155,8 +166,8 @@ const NAMED_FEATURES: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::properties::Violation;
     use super::super::judge::Judgement;
+    use super::super::properties::Violation;
     use super::*;
 
     #[test]
@@ -173,7 +184,10 @@ mod tests {
                 seed,
                 features: features.iter().map(|feature| (*feature).to_owned()).collect(),
                 judgement: Judgement {
-                    measures: value.into_iter().map(|value| ("pauses".to_owned(), value)).collect(),
+                    measures: value
+                        .into_iter()
+                        .map(|value| ("pauses".to_owned(), value))
+                        .collect(),
                     violations: if fails { vec![violation] } else { Vec::new() },
                 },
                 seconds: 1.0,
@@ -188,8 +202,15 @@ mod tests {
         let pauses = &summary.properties["pauses"];
         assert_eq!((pauses.worlds, pauses.seeds.as_slice()), (2, &[2][..]));
         assert_eq!(pauses.features[0], ("mtu".to_owned(), 0.5));
-        assert_eq!(summary.measures["pauses"].quantiles, [0.5, 0.5, 0.5, 3.0, 3.0, 3.0]);
-        assert!(summary.to_text().contains("| pauses | 2 | 1 | 50.0 % |"), "{}", summary.to_text());
+        assert_eq!(
+            summary.measures["pauses"].quantiles,
+            [0.5, 0.5, 0.5, 3.0, 3.0, 3.0]
+        );
+        assert!(
+            summary.to_text().contains("| pauses | 2 | 1 | 50.0 % |"),
+            "{}",
+            summary.to_text()
+        );
         assert!(!summary.properties.contains_key("alive"));
     }
 }

@@ -21,8 +21,14 @@ impl Working {
         let bins = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
         let networks = (0..scenario.networks.len()).map(|network| bins_of(scenario, network, bins));
         let delays = |links: &Links| links.down.delay + links.up.delay;
-        let base = scenario.networks.iter().filter_map(|network| Some(delays(network.links.as_ref()?)));
-        let changed = scenario.events.iter().filter_map(|event| Some(event.change.delay? * 2));
+        let base = scenario
+            .networks
+            .iter()
+            .filter_map(|network| Some(delays(network.links.as_ref()?)));
+        let changed = scenario
+            .events
+            .iter()
+            .filter_map(|event| Some(event.change.delay? * 2));
         Self {
             networks: networks.collect(),
             slowest_round_trip: base.chain(changed).max().unwrap_or_default(),

@@ -98,7 +98,10 @@ impl World {
             for key in network.keys().filter(|key| !PLAIN.contains(&key.as_str())) {
                 features.insert(key.clone());
             }
-            for link in ["down", "up"].iter().filter_map(|link| network.get(*link)?.as_table()) {
+            for link in ["down", "up"]
+                .iter()
+                .filter_map(|link| network.get(*link)?.as_table())
+            {
                 let keys = link.keys().filter(|key| !PLAIN.contains(&key.as_str()));
                 features.extend(keys.cloned());
             }
@@ -149,9 +152,29 @@ mod tests {
             features.extend(world.features());
         }
         for feature in [
-            "blackhole", "down", "no-carrier", "nat-flush", "nat", "mtu", "policer", "ecn", "hang", "burst",
-            "loss", "jitter", "cap_up", "use", "rival", "tcp", "udp", "http", "ping", "event-rate", "event-delay",
-            "networks-1", "networks-6",
+            "blackhole",
+            "down",
+            "no-carrier",
+            "nat-flush",
+            "nat",
+            "mtu",
+            "policer",
+            "ecn",
+            "hang",
+            "burst",
+            "loss",
+            "jitter",
+            "cap_up",
+            "use",
+            "rival",
+            "tcp",
+            "udp",
+            "http",
+            "ping",
+            "event-rate",
+            "event-delay",
+            "networks-1",
+            "networks-6",
         ] {
             assert!(features.contains(feature), "no world has {feature}: {features:?}");
         }
