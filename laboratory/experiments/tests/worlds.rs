@@ -77,3 +77,16 @@ fn known_scenarios_still_fail() {
         );
     }
 }
+
+/// Shrunken worlds whose defect is repaired.
+#[test]
+fn repaired_scenarios_have_all_properties() {
+    let files = std::fs::read_dir(directory().join("repaired")).expect("the directory is committed");
+    for file in files {
+        let path = file.expect("an entry").path();
+        let text = std::fs::read_to_string(&path).expect("readable");
+        let scenario = World::parse(&text).expect("TOML").scenario().expect("legal");
+        let violations = judge(&scenario, &Property::ALL).violations;
+        assert!(violations.is_empty(), "{}: {violations:?}", path.display());
+    }
+}
