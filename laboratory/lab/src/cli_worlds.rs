@@ -318,6 +318,17 @@ fn list() -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+const HELP: &str = "\
+A world has 1 to 6 networks with rates, delays, loss, queues, path MTUs, policers, translators and rivals that nobody
+chose, failures, and workloads. It runs through the tunnel, over each network alone, with packets in turn, and over
+MPTCP. The same seed is the same world.
+
+  hawser-lab worlds --seeds 1..1000 --out out/worlds --known scenarios/worlds/known.toml
+  hawser-lab worlds --draw 17 > world.toml && hawser-lab sim world.toml --compare --vs mptcp
+  hawser-lab worlds --shrink 17 --property pauses
+
+Exit codes: 0 done, 1 a world fails that is not known, 2 usage, 64 a bad file or seed.";
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -339,14 +350,3 @@ mod tests {
         assert!(property("speed").expect_err("none").contains("goodput-alone"));
     }
 }
-
-const HELP: &str = "\
-A world has 1 to 6 networks with rates, delays, loss, queues, path MTUs, policers, translators and rivals that nobody
-chose, failures, and workloads. It runs through the tunnel, over each network alone, with packets in turn, and over
-MPTCP. The same seed is the same world.
-
-  hawser-lab worlds --seeds 1..1000 --out out/worlds --known scenarios/worlds/known.toml
-  hawser-lab worlds --draw 17 > world.toml && hawser-lab sim world.toml --compare --vs mptcp
-  hawser-lab worlds --shrink 17 --property pauses
-
-Exit codes: 0 done, 1 a world fails that is not known, 2 usage, 64 a bad file or seed.";
