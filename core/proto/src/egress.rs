@@ -704,10 +704,16 @@ impl<B: Copy> Egress<B> {
     /// Sends one segment on several paths; the buffer is freed with the last copy. Copies pass the
     /// receiver's resequencer whatever the flow: it delivers one of them.
     fn emit_copies(&mut self, turn: Turn, mask: u64, now: Instant) -> Option<Transmit<B>> {
-        let lanes: Vec<usize> = (0..self.views.len())
+        let mut views: Vec<usize> = (0..self.views.len())
             .filter(|bit| mask & (1 << bit) != 0)
-            .map(|bit| self.view_lanes[bit])
             .collect();
+        let head = self.flows.get(turn.slot).and_then(Flow::head);
+        let len = head.map_or(0, |run| run.len_of(run.next));
+        if views.iter().any(|view| len > usize::from(self.views[*view].mtu)) {
+            // A packet that is split has no copies, so it goes where it arrives first.
+            views.sort_by_key(|view| self.views[*view].arrival(now));
+        }
+        let lanes: Vec<usize> = views.into_iter().map(|view| self.view_lanes[view]).collect();
         let (first, mut others) = lanes.split_first()?;
         let sending = Sending::on(lanes.iter().map(|lane| &self.lanes[*lane].path), true);
         let mut transmit = self.emit(turn, *first, 1, sending, now);

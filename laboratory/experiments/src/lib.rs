@@ -6,6 +6,7 @@
 //! - [`compare`] lets published ideas compete under conditions that no paper was written for.
 //! - [`sweep`] runs one scenario with fields varied, on all cores or on many machines.
 //! - [`sensitivity`] varies the constants of the data path, one at a time, over suites of sweeps.
+//! - [`worlds`] draws scenarios from seeds and judges properties that must hold in all of them.
 //! - [`replay`] makes a scenario of a recording: what another network or policy would have brought.
 //!
 //! The simulator itself is `hawser-sim`, which knows none of these.
@@ -19,3 +20,4 @@ pub mod replay;
 pub mod reproduce;
 pub mod sensitivity;
 pub mod sweep;
+pub mod worlds;

@@ -26,6 +26,7 @@ mod cli_sensitivity;
 mod cli_sim;
 mod cli_sweep;
 mod cli_uml;
+mod cli_worlds;
 mod committed;
 mod daemon;
 mod five_page;
@@ -70,6 +71,8 @@ enum Command {
     Fleet(cli_fleet::FleetArgs),
     /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
     Sweep(cli_sweep::SweepArgs),
+    /// Draws a world from each seed and judges properties that all worlds must have.
+    Worlds(cli_worlds::WorldsArgs),
     /// Varies every constant of the data path by two both ways, over suites of scenarios.
     Sensitivity(cli_sensitivity::SensitivityArgs),
     /// Prints the most that any scheduler could have delivered over the networks of a scenario.
@@ -96,7 +99,7 @@ fn main() -> ExitCode {
     let command = Cli::parse().command;
     if matches!(
         command,
-        Command::Sim(_) | Command::Sweep(_) | Command::Replay(_) | Command::Bench(_)
+        Command::Sim(_) | Command::Sweep(_) | Command::Worlds(_) | Command::Replay(_) | Command::Bench(_)
     ) {
         large_pages::ask();
     }
@@ -108,6 +111,7 @@ fn main() -> ExitCode {
         Command::Sim(args) => cli_sim::run(*args),
         Command::Fleet(args) => cli_fleet::run(&args),
         Command::Sweep(args) => cli_sweep::run(&args),
+        Command::Worlds(args) => cli_worlds::run(&args),
         Command::Sensitivity(args) => cli_sensitivity::run(&args),
         Command::Oracle(args) => cli_oracle::run(&args),
         Command::Replay(args) => cli_replay::run(&args),

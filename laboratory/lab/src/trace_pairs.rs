@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use hawser_netem::scenario::{Direction, Links, Network, Scenario, Via, Workload};
+use hawser_netem::scenario::{Direction, Links, Network, Scenario, Usage, Via, Workload};
 use hawser_netem::{Capacity, LinkConfig, Trace};
 use hawser_units::{Bytes, Duration, Rate};
 
@@ -237,6 +237,7 @@ impl Recorded {
             shares: None,
             blocks_udp: false,
             nat: None,
+            usage: Usage::default(),
         }
     }
 }

@@ -25,6 +25,21 @@ pub enum Loss {
 impl Loss {
     /// No loss at all.
     pub const NONE: Self = Self::Uniform(0.0);
+
+    /// Mean probability that a packet is lost.
+    #[must_use]
+    pub fn mean(self) -> f64 {
+        match self {
+            Self::Uniform(share) => share,
+            Self::GilbertElliott {
+                good,
+                bad,
+                to_bad,
+                to_good,
+            } if to_bad + to_good > 0.0 => (good * to_good + bad * to_bad) / (to_good + to_bad),
+            Self::GilbertElliott { good, .. } => good,
+        }
+    }
 }
 
 impl Default for Loss {

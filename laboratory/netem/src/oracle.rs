@@ -187,7 +187,7 @@ fn fill(scenario: &Scenario, (index, direction): (usize, Direction), frames: &mu
         loss: Loss::NONE,
         ..link.clone()
     };
-    let mut kept = 1.0 - mean_loss(link.loss);
+    let mut kept = 1.0 - link.loss.mean();
     let mut full = Link::new(steady, 0, Instant::ZERO);
     let mut events = scenario.events.iter().filter(is_here).peekable();
     for (step, frames) in frames.iter_mut().enumerate() {
@@ -199,7 +199,7 @@ fn fill(scenario: &Scenario, (index, direction): (usize, Direction), frames: &mu
             if event.change.capacity == Some(Capacity::Unlimited) {
                 return None;
             }
-            kept = event.change.loss.map_or(kept, |loss| 1.0 - mean_loss(loss));
+            kept = event.change.loss.map_or(kept, |loss| 1.0 - loss.mean());
             let change = Change {
                 jitter: None,
                 loss: None,
@@ -214,20 +214,6 @@ fn fill(scenario: &Scenario, (index, direction): (usize, Direction), frames: &mu
         }
     }
     Some(())
-}
-
-/// The share that a link loses at random, in the mean.
-fn mean_loss(loss: Loss) -> f64 {
-    match loss {
-        Loss::Uniform(share) => share,
-        Loss::GilbertElliott {
-            good,
-            bad,
-            to_bad,
-            to_good,
-        } if to_bad + to_good > 0.0 => (good * to_good + bad * to_bad) / (to_good + to_bad),
-        Loss::GilbertElliott { good, .. } => good,
-    }
 }
 
 /// The least delays that a network ever has, there and back.

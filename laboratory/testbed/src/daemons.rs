@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 use anyhow::{Context, bail};
 use hawser_linux::netns::Namespace;
 use hawser_linux::{clock, shutdown};
-use hawser_netem::scenario::{Network, Scenario, Tcp, Workload, layer_code_point};
+use hawser_netem::scenario::{Network, Scenario, Tcp, Usage, Workload, layer_code_point};
 use hawser_units::Duration;
 use hawser_wire::data::Class;
 
@@ -96,7 +96,7 @@ impl Daemons {
             "tcp = \"{tcp}\"\n[schedulers]\n{}[radio]\nshare_air = {share_air}\n",
             chosen.collect::<String>()
         );
-        let config = config + &pool_config(&members) + &layers + rules;
+        let config = config + &pool_config(&members) + &layers + &usages(scenario) + rules;
         std::fs::write(client_place.dir.join("client.toml"), config)?;
         let hub = HubPlace::new(program, &world.hub, directory, "hub")?;
         hub.init(HUB, &[])?;
@@ -505,6 +505,25 @@ fn schedulers(scenario: &Scenario) -> BTreeMap<Class, &str> {
     let said = scenario.schedulers.iter();
     schedulers.extend(said.map(|(class, scheduler)| (*class, scheduler.as_str())));
     schedulers
+}
+
+/// The client's settings of networks, as it reads them.
+fn usages(scenario: &Scenario) -> String {
+    let caps = |usage: Usage| [("cap_up", usage.cap_up), ("cap_down", usage.cap_down)];
+    let section = |network: &Network| {
+        let lines = caps(network.usage)
+            .into_iter()
+            .filter_map(|(key, cap)| Some(format!("{key} = \"{}kbit\"\n", cap?.as_bps() as f64 / 1e3)));
+        let uses = network.usage.priority.name();
+        format!(
+            "[networks.{}]\nuse = \"{uses}\"\n{}",
+            network.name,
+            lines.collect::<String>()
+        )
+    };
+    let networks = scenario.networks.iter();
+    let set = networks.filter(|network| network.usage != Usage::default());
+    set.map(section).collect()
 }
 
 /// How both ends know the layers of streams.

@@ -17,7 +17,7 @@ use hawser_experiments::papers::all_aps::{
 use hawser_netem::air::phy::{PhyRate, Standard};
 use hawser_netem::air::{Signal, StationConfig};
 use hawser_netem::report::Report;
-use hawser_netem::scenario::{Direction, Links, Network, Via, Wifi, Workload};
+use hawser_netem::scenario::{Direction, Links, Network, Usage, Via, Wifi, Workload};
 use hawser_netem::{Capacity, LinkConfig};
 use hawser_testbed::{Guest, OnAir};
 use hawser_units::{Bytes, Duration, Rate};
@@ -215,6 +215,7 @@ impl Place {
             shares: None,
             blocks_udp: false,
             nat: None,
+            usage: Usage::default(),
         }
     }
 }

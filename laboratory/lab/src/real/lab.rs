@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context, bail};
 use hawser_netem::report::{Finding, NetworkReport, Report};
 use hawser_netem::scenario::{
-    Direction, Event, Hop, Links, Member, Network, NetworkChange, Scenario, Via, Workload,
+    Direction, Event, Hop, Links, Member, Network, NetworkChange, Scenario, Usage, Via, Workload,
 };
 use hawser_netem::{Capacity, Change, LinkConfig, Loss, QueueBound, State};
 use hawser_testbed::{Options, Progress};
@@ -361,6 +361,7 @@ impl Stated {
             shares: None,
             blocks_udp: false,
             nat: None,
+            usage: Usage::default(),
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Earliest {
     pub sent: u64,
     /// Delays of those that can arrive in time, ascending.
     delays: Vec<u64>,
+    /// Delays in the order of sending.
+    by_number: Vec<Option<u64>>,
 }
 
 impl Earliest {
@@ -41,6 +43,13 @@ impl Earliest {
     pub fn quantile_ms(&self, share: f64) -> Option<f64> {
         let at = (self.sent as f64 * share) as usize;
         self.delays.get(at).map(|nanos| *nanos as f64 / 1e6)
+    }
+
+    /// The least delay of the datagram with this number, counted from 0; `None` where it cannot
+    /// arrive in time. Units: nanoseconds.
+    #[must_use]
+    pub fn delay_ns(&self, number: u64) -> Option<u64> {
+        self.by_number.get(usize::try_from(number).ok()?).copied()?
     }
 
     /// The share of datagrams that no scheduler delivers in time.
@@ -126,7 +135,7 @@ fn bound_flow(
         })
         .collect();
     let framing = direct_headers(via).map_or(OUTER_HEADERS + FRAMING as u64, |_| 0);
-    let mut delays = Vec::with_capacity(datagrams.len());
+    let mut by_number = Vec::with_capacity(datagrams.len());
     for (number, (now, payload)) in datagrams.iter().enumerate() {
         let packet = Datagram {
             number: number as u64,
@@ -139,16 +148,18 @@ fn bound_flow(
         let first = (0..ways.len())
             .filter_map(|at| Some((ways[at].first_arrival(packet)?, at)))
             .min();
-        if let Some(((arrival, at), way)) = first {
+        by_number.push(first.map(|((arrival, at), way)| {
             ways[way].send(packet, at);
-            delays.push(arrival.since(*now).as_nanos() as u64);
-        }
+            arrival.since(*now).as_nanos() as u64
+        }));
     }
+    let mut delays: Vec<u64> = by_number.iter().flatten().copied().collect();
     delays.sort_unstable();
     Earliest {
         workload,
         sent: datagrams.len() as u64,
         delays,
+        by_number,
     }
 }
 

@@ -5,7 +5,7 @@ use toml::Spanned;
 
 use super::parse::{RawLocal, RawMember, Reader};
 use super::values::WithUnit;
-use super::{Links, Network, ScenarioError};
+use super::{Links, Network, ScenarioError, Usage};
 
 /// The device between the client and one of its networks: a neighbour that gives that network.
 ///
@@ -55,6 +55,7 @@ impl Reader<'_> {
                 shares: None,
                 blocks_udp: false,
                 nat: None,
+                usage: Usage::default(),
             };
             networks.push(member);
         }

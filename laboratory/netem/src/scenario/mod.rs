@@ -13,6 +13,7 @@ mod movements;
 mod ordered;
 mod overrides;
 mod parse;
+mod usage;
 mod values;
 mod wifi;
 
@@ -29,6 +30,7 @@ use crate::{Capacity, Change, LinkConfig, NatConfig};
 
 pub use client_hop::ClientHop;
 pub use member::Member;
+pub use usage::Usage;
 pub use wifi::{Slots, Wifi};
 
 /// One experiment.
@@ -120,11 +122,13 @@ pub struct Network {
     pub member: Option<Member>,
     /// What it has in common with another part of the scenario.
     pub shares: Option<Shares>,
-    /// It drops every datagram of UDP, both ways, without a word. Only the lab has it.
+    /// It drops every datagram of UDP, both ways, without a word.
     pub blocks_udp: bool,
     /// Translator of the client's addresses on this network; `None`: the hub and the server see
     /// them, except where `via` needs a translator.
     pub nat: Option<NatConfig>,
+    /// The user's settings for it, with a hub.
+    pub usage: Usage,
 }
 
 /// What a network shares.

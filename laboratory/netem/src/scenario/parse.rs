@@ -13,6 +13,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::middlebox::{EcnName, RawNat, Removable};
+use super::usage::{PriorityName, Usage};
 use super::values::{JitterValue, LossValue, SetValue, WithUnit};
 use super::wifi::RawWifi;
 use super::{
@@ -78,6 +79,10 @@ struct RawNetwork {
     shares: Option<Spanned<String>>,
     udp: Option<Spanned<String>>,
     nat: Option<Spanned<RawNat>>,
+    cap_up: Option<WithUnit<Rate>>,
+    cap_down: Option<WithUnit<Rate>>,
+    #[serde(rename = "use", default)]
+    priority: PriorityName,
 }
 
 #[derive(Deserialize)]
@@ -333,6 +338,11 @@ impl Reader<'_> {
                 shares,
                 blocks_udp,
                 nat,
+                usage: Usage {
+                    cap_up: network.cap_up.map(|cap| cap.0),
+                    cap_down: network.cap_down.map(|cap| cap.0),
+                    priority: network.priority.into(),
+                },
             });
         }
         Ok(networks)

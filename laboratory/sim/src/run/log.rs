@@ -63,6 +63,12 @@ impl Log {
         });
     }
 
+    /// All samples, in order of time.
+    #[must_use]
+    pub fn samples(&self) -> &[Sample] {
+        &self.samples
+    }
+
     /// The events as JSON text sequences ([`Qlog`]).
     #[must_use]
     pub fn qlog(&self) -> String {

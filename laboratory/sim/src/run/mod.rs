@@ -26,9 +26,9 @@ use hawser_netem::report::{Carried, CpuSeconds, Observed, Report, SAMPLE_MS, Tra
 use hawser_netem::scenario::{
     Beside, Direction, Event, Hop as Part, Links, Network as Described, Scenario, Shares, Tcp, Via,
 };
-use hawser_netem::{Capacity, Change, LinkConfig};
+use hawser_netem::{Capacity, Change, LinkConfig, Policer, Protocol};
 use hawser_proto::path::control::{Control, UnknownController};
-use hawser_units::{Duration, Instant, Rate};
+use hawser_units::{Bytes, Duration, Instant, Rate};
 
 use air::Air;
 pub use log::Log;
@@ -59,9 +59,6 @@ pub enum RunError {
     /// The air behind a repeater is not modelled here.
     #[error("a client_hop is emulated with real packets only; use hawser-lab lab")]
     ClientHop,
-    /// Nothing here blocks a protocol.
-    #[error("a network that blocks UDP is emulated with real packets only; use hawser-lab lab")]
-    BlockedUdp,
     /// Interfaces have no MTU of their own here.
     #[error(
         "the MTU of an interface is changed with real packets only; use hawser-lab lab, or `mtu` for the path's"
@@ -161,9 +158,6 @@ pub fn run(
     }
     if scenario.client_hop.is_some() {
         return Err(RunError::ClientHop);
-    }
-    if scenario.networks.iter().any(|network| network.blocks_udp) {
-        return Err(RunError::BlockedUdp);
     }
     if scenario
         .events
@@ -272,7 +266,11 @@ impl World {
                 hops.push(hops[of]);
                 continue;
             }
-            let both = described.links.clone().unwrap_or_else(cable);
+            let mut both = described.links.clone().unwrap_or_else(cable);
+            if described.blocks_udp {
+                both.down.middlebox.policer = Some(BLOCK);
+                both.up.middlebox.policer = Some(BLOCK);
+            }
             let name = &described.name;
             if let Some(air) = &air
                 && let Some(hop) = air.wire(
@@ -554,7 +552,9 @@ fn new_tunnel(scenario: &Scenario, seed: u64, is_shared: bool) -> Result<Tunnel,
     } else {
         tunnel
     };
+    let usages = scenario.networks.iter().map(|network| network.usage);
     Ok(tunnel
+        .with_usages(usages.collect())
         .with_schedulers(scenario.schedulers.clone())
         .with_control(control.transpose()?.unwrap_or_default()))
 }
@@ -580,6 +580,14 @@ fn cable() -> Links {
         up: link,
     }
 }
+
+/// A policer that no packet conforms to: the smallest frame takes longer than its bucket.
+const BLOCK: Policer = Policer {
+    rate: Rate::from_bps(1),
+    burst: Bytes(1),
+    protocol: Protocol::Udp,
+    from: Duration::ZERO,
+};
 
 /// Keeps the second client's random numbers apart from the first one's; seeds of runs are small.
 const OTHER_SEED: u64 = 1 << 32;

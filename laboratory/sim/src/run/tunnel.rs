@@ -13,7 +13,7 @@
 
 use std::collections::VecDeque;
 
-use hawser_netem::scenario::{Direction, Workload, layer_code_point};
+use hawser_netem::scenario::{Direction, Usage, Workload, layer_code_point};
 use hawser_proto::egress::Egress;
 use hawser_proto::flow::Run;
 use hawser_proto::path;
@@ -28,6 +28,7 @@ use hawser_wire::data::{Class, FRAMING, Inner, Kind, Outer};
 use hawser_wire::inner::protocol;
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
+use hawser_wire::preference::Preference;
 
 use super::Hop;
 use super::air::Heard;
@@ -75,6 +76,8 @@ pub(super) struct Tunnel {
     named: Numbered<Packet>,
     leaving: Vec<Flight>,
     scratch: Vec<u8>,
+    /// The user's settings, by path.
+    usages: Vec<Usage>,
     /// Connections that are split; `None` where TCP is transferred as packets.
     splits: Option<Splits>,
 }
@@ -328,8 +331,14 @@ impl Tunnel {
             named: Numbered::new(),
             leaving: Vec::new(),
             scratch: Vec::new(),
+            usages: Vec::new(),
             splits: None,
         }
+    }
+
+    /// With these settings of the user, by path.
+    pub(super) fn with_usages(self, usages: Vec<Usage>) -> Self {
+        Self { usages, ..self }
     }
 
     /// Adds streams for the connections of [`Self::split`].
@@ -651,14 +660,21 @@ impl Node for Tunnel {
                 ingress.take_streams(stream::Config::default());
             }
             for index in 0..self.away[at].len() {
+                let usage = self.usages.get(index).copied().unwrap_or_default();
                 let config = path::Config {
                     id: PathId(index as u16),
                     probing: role.probing(),
-                    cap: None,
+                    cap: if at == HUB { usage.cap_down } else { usage.cap_up },
                     mtu: MTU,
                     overhead: OVERHEAD,
                 };
                 tunnel.open_path(config, role == Role::Client, now);
+                let preference = Preference {
+                    priority: usage.priority,
+                    ..Preference::default()
+                };
+                let egress = tunnel.sending_mut().egress_mut();
+                egress.set_preference(config.id, preference);
             }
             let end = End {
                 tunnel,

@@ -15,7 +15,7 @@ pub mod simulated;
 
 use std::sync::Arc;
 
-use hawser_netem::scenario::{Links, Network, Scenario, Via};
+use hawser_netem::scenario::{Links, Network, Scenario, Usage, Via};
 use hawser_netem::{Capacity, Jitter, LinkConfig, Trace};
 use hawser_units::{Duration, Rate};
 
@@ -240,6 +240,7 @@ fn network(name: &str, (down, up): (Capacity, Capacity), delay_ms: u64, jitter_m
         shares: None,
         blocks_udp: false,
         nat: None,
+        usage: Usage::default(),
     }
 }
 

@@ -23,7 +23,7 @@ use hawser_experiments::papers::multifacet::{
 use hawser_netem::air::channel::frequency;
 use hawser_netem::air::{Signal, Stranger};
 use hawser_netem::report::{Report, Spread};
-use hawser_netem::scenario::{Direction, Network, Via, Wifi, Workload};
+use hawser_netem::scenario::{Direction, Network, Usage, Via, Wifi, Workload};
 use hawser_testbed::{Clients, OnAir, card_address};
 use hawser_units::{Bytes, Duration, Rate};
 use hawser_wire::data::FRAMING;
@@ -306,6 +306,7 @@ impl Floor {
             shares: None,
             blocks_udp: false,
             nat: None,
+            usage: Usage::default(),
         }
     }
 
