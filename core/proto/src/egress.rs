@@ -28,6 +28,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
+use hawser_wire::deadline::DeadlineRule;
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
 use hawser_wire::preference::Preference;
@@ -343,6 +344,11 @@ impl<B: Copy> Egress<B> {
         self.layer_rules = rules;
     }
 
+    /// Sets rules of how long packets are of use; `is_from_client`: this side is the client.
+    pub fn set_deadlines(&mut self, rules: Vec<DeadlineRule>, is_from_client: bool) {
+        self.flows.set_deadlines(rules, is_from_client);
+    }
+
     /// Holds all that the session sends to a rate, zero for nothing at all; `None` lifts that. What
     /// is beyond it waits in the queues of its flows, as where paths carry no more; packets that
     /// are sent again count, and do not wait.
@@ -622,8 +628,11 @@ impl<B: Copy> Egress<B> {
             self.flows.compress(slot);
         }
         let mut run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
+        let room = self.piece_room(slot, lane, now);
         let path = &mut self.lanes[lane].path;
-        let piece = run.split_on(path, None);
+        let alone = run.piece_on(path, room);
+        let piece = alone.or_else(|| run.split_on(path, None));
+        let more_from = alone.and_then(|piece| run.rest_from(piece));
         let segments = if piece.is_some() { 1 } else { count };
         let count = piece.map_or(count, |piece| piece.count());
         self.counters.split += u64::from(piece.is_some());
@@ -644,18 +653,28 @@ impl<B: Copy> Egress<B> {
         if class == Class::Realtime {
             self.realtime.add(udp, now);
         }
-        if let Some(budget) = self.flows.get(slot).and_then(Flow::budget) {
+        let budget = self.flows.get(slot).and_then(|flow| flow.deadline().or(flow.budget()));
+        if let Some(budget) = budget {
             self.realtime_use.on_sent(budget, now);
         }
         self.charge(udp, now);
-        let sequence = self.flows.on_sent(slot, (segments, unordered), bytes, id.0, now);
+        // The first piece takes the place of all.
+        let places = if run.begun.is_some() { 0 } else { segments };
+        let next = self.flows.on_sent(slot, (places, unordered), bytes, id.0, now);
+        let sequence = run.begun.map_or(next, |(_, place)| place);
         let cover = fec::Cover {
             loss: expected,
             path: id,
         };
         let covered = covered && piece.is_none() && self.fec.plan(slot, cover, count, now);
         self.account_declared(slot, bytes, now);
-        let done = self.flows.advance(slot, segments);
+        let done = match more_from {
+            Some(from) => {
+                self.flows.on_piece(slot, from, sequence);
+                None
+            }
+            None => self.flows.advance(slot, segments),
+        };
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
         // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no

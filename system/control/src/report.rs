@@ -83,6 +83,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "why": flow.why,
                 "scheduler": flow.scheduler,
                 "declared_bps": flow.declared_bps,
+                "deadline_ms": flow.deadline_ms,
                 "late": flow.late,
                 "sent_bytes": flow.sent_bytes,
                 "paths": shares,

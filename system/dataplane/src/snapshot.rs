@@ -43,6 +43,7 @@ pub(super) fn of_session(
     busiest.sort_by_key(sent);
     let since = at - RECENT;
     let open_flows = session.tunnel.egress().flows().open_since(since);
+    let deadline = |flow: &Flow<_>| session.tunnel.egress().deadline(flow);
     let show = |flow: &Flow<_>| FlowSnapshot {
         flow: words(&flow.key),
         class: flow.class.name(),
@@ -53,7 +54,8 @@ pub(super) fn of_session(
             .egress()
             .declared(&flow.key)
             .map(|need| need.traffic.rate().as_bps()),
-        late: flow.budget().map(|_| late_share(flow)),
+        deadline_ms: deadline(flow).map(|time| time.as_millis()),
+        late: deadline(flow).or(flow.budget()).map(|_| late_share(flow)),
         sent_bytes: flow.sent,
         by_path: flow.by_path.clone(),
     };

@@ -15,14 +15,16 @@
 //!
 //! The last packet of a queue goes all the same: the model may be wrong, and nothing newer would
 //! arrive in its place. Where a program has declared how long its packets are of use
-//! ([`super::Declaration`]), that holds for each of them, from the moment it came in.
+//! ([`super::Declaration`]), or a rule says so ([`Flow::deadline`]), that holds for each of them,
+//! from the moment it came in.
 
 use hawser_units::{Duration, InnerBytes, Instant};
-use hawser_wire::data::Class;
+use hawser_wire::data::{Class, FRAMING};
 
 use super::Egress;
 use super::choosing::nearest;
 use super::preferring::in_use;
+use super::splitting::LEAST_PIECE;
 use crate::flow::Flow;
 use crate::flow::behaviour::{CALL_BUDGET, VIDEO_BUDGET};
 
@@ -69,6 +71,13 @@ const ROUND_TRIP_PART: u32 = 5;
 /// Jitter is no queue, so that many times the measured jitter are allowed in addition. Source: a
 /// sweep of 0, 1 and 2 times at a jitter of 20 ms: 0.95, 0.98 and 1.01 of the rate.
 const JITTERS: u32 = 2;
+/// A datagram of a transfer takes a slow link for so long at most beside an active real-time flow,
+/// as far as [`LEAST_PIECE`] allows: with what waits before it, a packet of a call waits for half
+/// of its budget.
+const PIECE_TIME: Duration = Duration::from_millis(50);
+/// A path that is closed to a transfer is looked at again after so long, at the soonest: timers of
+/// the driver have 1 ms.
+const WAIT: Duration = Duration::from_millis(1);
 
 impl<B: Copy> Egress<B> {
     /// Closes paths whose queue is longer than an active real-time flow can bear to a transfer, and
@@ -77,7 +86,10 @@ impl<B: Copy> Egress<B> {
         let Some(budget) = self.realtime_use.budget(now) else {
             return;
         };
-        if !is_limited_by(class, self.flows.get(slot).and_then(Flow::budget), budget) {
+        let Some(flow) = self.flows.get(slot) else { return };
+        let is_limited = is_limited_by(class, flow.deadline().or(flow.budget()), budget);
+        let is_on_slow = is_limited || self.occupies_slow_links(flow);
+        if !is_on_slow {
             return;
         }
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
@@ -85,10 +97,39 @@ impl<B: Copy> Egress<B> {
             let own = path.model().base_round_trip() / ROUND_TRIP_PART;
             let jitter = path.model().delay().jitter() * JITTERS;
             let tolerated = (budget / BUDGET_PART).max(own) + jitter;
-            if path.queueing(now) > tolerated {
+            let queue = path.queueing(now);
+            let is_slow = path.model().link().is_some();
+            if queue > tolerated && (is_limited || is_slow) {
                 view.window = InnerBytes(0);
+                if is_slow {
+                    // Its queue is reckoned packet by packet, so the time is known.
+                    let wait = queue.saturating_sub(tolerated).max(WAIT);
+                    view.ready_at = view.ready_at.max(now + wait);
+                }
             }
         }
+    }
+
+    /// Returns whether a flow that is not real-time keeps a slow link for long with a packet.
+    fn occupies_slow_links(&self, flow: &Flow<B>) -> bool {
+        let is_elastic = matches!(flow.class, Class::Interactive | Class::Bulk);
+        let len = flow.head().map_or(u32::MAX, |run| run.len_of(run.next) as u32);
+        is_elastic && flow.budget().is_none() && len > LEAST_PIECE
+    }
+
+    /// Returns how long the datagrams of a flow may be on a slow link beside an active real-time
+    /// flow; `None` where a packet goes at once. Units: bytes of body.
+    pub(super) fn piece_room(&self, slot: u16, lane: usize, now: Instant) -> Option<u16> {
+        let link = self.lanes[lane].path.model().link()?;
+        let budget = self.realtime_use.budget(now)?;
+        let flow = self.flows.get(slot)?;
+        let own = flow.deadline().or(flow.budget());
+        let gives_way = is_limited_by(flow.class, own, budget) || self.occupies_slow_links(flow);
+        if !gives_way || !self.may_split(0) || flow.class == Class::Layered {
+            return None;
+        }
+        let most = link.bytes_in(PIECE_TIME).0.saturating_sub(FRAMING as u64);
+        u16::try_from(most.max(LEAST_PIECE.into())).ok()
     }
 
     /// Drops the head of a flow if it would come too late over every path in `views`; returns
@@ -106,12 +147,20 @@ impl<B: Copy> Egress<B> {
         late
     }
 
+    /// Returns how long after it came in a packet of a flow is of use, as a program or a rule says.
+    #[must_use]
+    pub fn deadline(&self, flow: &Flow<B>) -> Option<Duration> {
+        let declared = self.declared(&flow.key).and_then(|need| need.deadline);
+        declared.or(flow.deadline())
+    }
+
     fn is_late(&self, slot: u16, flow: &Flow<B>, now: Instant) -> bool {
         let Some(head) = flow.head().filter(|_| flow.unordered && !self.views.is_empty()) else {
             return false;
         };
         let is_last = flow.backlog() <= u64::from(head.cut.packet_len());
-        let useful_for = match (self.declared_deadline(slot, &flow.key), flow.budget()) {
+        let declared = self.declared_deadline(slot, &flow.key).or(flow.deadline());
+        let useful_for = match (declared, flow.budget()) {
             (Some(deadline), _) => deadline,
             (None, Some(budget)) if !is_last => self.lowest_delay() + budget,
             _ => return false,
@@ -136,6 +185,7 @@ fn is_limited_by(class: Class, own: Option<Duration>, budget: Duration) -> bool 
 #[cfg(test)]
 mod tests {
     use hawser_units::PathId;
+    use hawser_wire::deadline::DeadlineRule;
     use hawser_wire::inner::protocol;
     use hawser_wire::offload::Offload;
 
@@ -149,7 +199,12 @@ mod tests {
     /// The numbers of the packets, of one flow and [`EVERY`] apart, that go when a path becomes
     /// active `after` the first has come in, and how many are dropped.
     fn sent_after(protocol: u8, after: Duration) -> (Vec<u32>, u64) {
+        sent_under(Vec::new(), protocol, after)
+    }
+
+    fn sent_under(rules: Vec<DeadlineRule>, protocol: u8, after: Duration) -> (Vec<u32>, u64) {
         let mut egress = client(BEGIN);
+        egress.set_deadlines(rules, true);
         let mut now = BEGIN;
         let mut number = 0;
         while now < BEGIN + after {
@@ -194,6 +249,22 @@ mod tests {
     fn the_last_packet_goes_however_old_it_is_and_those_of_tcp_do() {
         assert_eq!(sent_after(protocol::UDP, EVERY).0, [0]);
         let (sent, late) = sent_after(protocol::TCP, Duration::from_secs(2));
+        assert_eq!((sent.first(), late), (Some(&0), 0));
+    }
+
+    #[test]
+    fn a_deadline_that_a_rule_sets_holds_for_the_last_packet_too() {
+        let rule = DeadlineRule {
+            protocol: Some(protocol::UDP),
+            ports: None,
+            near: None,
+            far: None,
+            dscp: None,
+            deadline: Some(EVERY * 5),
+        };
+        let (sent, late) = sent_under(vec![rule.clone()], protocol::UDP, EVERY);
+        assert_eq!((sent, late), (vec![], 1), "it comes in 150 ms before the path is there");
+        let (sent, late) = sent_under(vec![rule], protocol::TCP, EVERY);
         assert_eq!((sent.first(), late), (Some(&0), 0));
     }
 
