@@ -14,6 +14,7 @@ mod declared;
 mod intake;
 mod kept;
 mod lanes;
+mod outlook;
 mod preferring;
 mod reporting;
 mod retransmitting;
@@ -189,6 +190,7 @@ pub struct Egress<B> {
     realtime: Throughput,
     /// Real-time flows that are active.
     realtime_use: deadline::RealtimeUse,
+    outlook: outlook::Outlook,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,
     /// What may wait of a flow; `None`: what the paths need.
@@ -248,6 +250,7 @@ impl<B: Copy> Egress<B> {
             throughput: Throughput::default(),
             realtime: Throughput::over(REALTIME_OVER),
             realtime_use: deadline::RealtimeUse::default(),
+            outlook: outlook::Outlook::default(),
             limit: None,
             buffer: None,
             freed: Vec::new(),
@@ -392,6 +395,7 @@ impl<B: Copy> Egress<B> {
         let rate: u64 = self.paths().map(|path| path.model().rate().as_bps()).sum();
         let longest = self.paths().map(keeping_time).max().unwrap_or_default();
         self.keeping = (rate < KEEPS_BELOW).then_some(longest);
+        self.note_outlook(now);
         self.note(id, changed);
     }
 
@@ -653,9 +657,8 @@ impl<B: Copy> Egress<B> {
         if class == Class::Realtime {
             self.realtime.add(udp, now);
         }
-        let budget = self.flows.get(slot).and_then(|flow| flow.deadline().or(flow.budget()));
-        if let Some(budget) = budget {
-            self.realtime_use.on_sent(budget, now);
+        if let Some(flow) = self.flows.get(slot) {
+            self.realtime_use.on_sent(flow, now);
         }
         self.charge(udp, now);
         // The first piece takes the place of all.

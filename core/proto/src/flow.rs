@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::RangeInclusive;
 
-use hawser_units::{Duration, Instant, Sequence};
+use hawser_units::{Duration, Instant, Rate, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
@@ -179,10 +179,23 @@ impl<B: Copy> Flow<B> {
         self.budget
     }
 
+    /// Returns true while it is not known whether it is a call or a transfer.
+    #[must_use]
+    pub fn may_be_call(&self) -> bool {
+        self.class == Class::Realtime && self.meter.is_some_and(|meter| meter.is_new())
+    }
+
     /// Returns whether its rate is that of a call, so that all of it may be sent twice.
     #[must_use]
     pub fn is_call(&self) -> bool {
         self.budget == Some(CALL_BUDGET)
+    }
+
+    /// The rate at which its packets came in, in its last second; zero where its class does not
+    /// follow from that. Units: bit/s of inner packets.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.meter.map_or(Rate::ZERO, |meter| meter.rate())
     }
 
     /// Packets sent, and packets dropped because they would have come too late.

@@ -546,6 +546,10 @@ pub struct FlowSnapshot {
     /// How long after it was sent a packet is of use, where a program or a rule says so, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u128>,
+    /// What will arrive in time during the next second, in nine of ten, bit/s of inner packets;
+    /// `None` where its packets are of use however late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_time_bps: Option<u64>,
     /// Share of its packets that were dropped because they would have come too late, 0 to 1; `None`
     /// where they are of use however late.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -27,17 +27,28 @@ use super::preferring::in_use;
 use super::splitting::LEAST_PIECE;
 use crate::flow::Flow;
 use crate::flow::behaviour::{CALL_BUDGET, VIDEO_BUDGET};
+use crate::path::Path;
 
-/// The times at which packets of flows with a budget were sent last, by budget.
+/// The times at which packets of real-time flows were sent last, by budget.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RealtimeUse {
     call: Option<Instant>,
     video: Option<Instant>,
+    /// Of flows that are new.
+    unknown: Option<Instant>,
 }
 
 impl RealtimeUse {
-    /// Takes note of a packet of a flow with that budget.
-    pub(super) fn on_sent(&mut self, budget: Duration, now: Instant) {
+    /// Takes note of a packet of a flow.
+    pub(super) fn on_sent<B: Copy>(&mut self, flow: &Flow<B>, now: Instant) {
+        match flow.deadline().or(flow.budget()) {
+            Some(budget) => self.on_sent_within(budget, now),
+            None if flow.may_be_call() => self.unknown = Some(now),
+            None => {}
+        }
+    }
+
+    fn on_sent_within(&mut self, budget: Duration, now: Instant) {
         if budget <= CALL_BUDGET {
             self.call = Some(now);
         } else {
@@ -45,10 +56,12 @@ impl RealtimeUse {
         }
     }
 
-    /// The shortest budget of flows that are active.
-    fn budget(&self, now: Instant) -> Option<Duration> {
+    /// The shortest budget of flows that are active. A new flow may be a call: on a slow link, what
+    /// is sent until that is known is in its way for seconds.
+    fn budget(&self, is_slow: bool, now: Instant) -> Option<Duration> {
         let is_active = |at: &Instant| now.since(*at) < ACTIVE_FOR;
-        let call = self.call.filter(is_active).map(|_| CALL_BUDGET);
+        let call = self.call.max(self.unknown.filter(|_| is_slow));
+        let call = call.filter(is_active).map(|_| CALL_BUDGET);
         call.or_else(|| self.video.filter(is_active).map(|_| VIDEO_BUDGET))
     }
 }
@@ -83,29 +96,29 @@ impl<B: Copy> Egress<B> {
     /// Closes paths whose queue is longer than an active real-time flow can bear to a transfer, and
     /// to a flow with a larger budget than that one: a video fills a path as a download does.
     pub(super) fn spare_sooner_flows(&mut self, slot: u16, class: Class, now: Instant) {
-        let Some(budget) = self.realtime_use.budget(now) else {
+        let budgets = [false, true].map(|is_slow| self.realtime_use.budget(is_slow, now));
+        let Some(flow) = self.flows.get(slot).filter(|_| budgets[1].is_some()) else {
             return;
         };
-        let Some(flow) = self.flows.get(slot) else { return };
-        let is_limited = is_limited_by(class, flow.deadline().or(flow.budget()), budget);
-        let is_on_slow = is_limited || self.occupies_slow_links(flow);
-        if !is_on_slow {
-            return;
-        }
+        let own = flow.deadline().or(flow.budget());
+        let occupies = self.occupies_slow_links(flow);
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
             let path = &self.lanes[*lane].path;
-            let own = path.model().base_round_trip() / ROUND_TRIP_PART;
-            let jitter = path.model().delay().jitter() * JITTERS;
-            let tolerated = (budget / BUDGET_PART).max(own) + jitter;
-            let queue = path.queueing(now);
             let is_slow = path.model().link().is_some();
-            if queue > tolerated && (is_limited || is_slow) {
+            let Some(budget) = budgets[usize::from(is_slow)] else {
+                continue;
+            };
+            if !(is_limited_by(class, own, budget) || is_slow && occupies) {
+                continue;
+            }
+            let queue = path.queueing(now);
+            if is_slow && queue > Duration::ZERO {
+                // A queue that always stands is taken for a part of the path's delay. This one is
+                // reckoned packet by packet, so it is known when it is empty.
                 view.window = InnerBytes(0);
-                if is_slow {
-                    // Its queue is reckoned packet by packet, so the time is known.
-                    let wait = queue.saturating_sub(tolerated).max(WAIT);
-                    view.ready_at = view.ready_at.max(now + wait);
-                }
+                view.ready_at = view.ready_at.max(now + queue.max(WAIT));
+            } else if queue > tolerated(path, budget) {
+                view.window = InnerBytes(0);
             }
         }
     }
@@ -121,7 +134,7 @@ impl<B: Copy> Egress<B> {
     /// flow; `None` where a packet goes at once. Units: bytes of body.
     pub(super) fn piece_room(&self, slot: u16, lane: usize, now: Instant) -> Option<u16> {
         let link = self.lanes[lane].path.model().link()?;
-        let budget = self.realtime_use.budget(now)?;
+        let budget = self.realtime_use.budget(true, now)?;
         let flow = self.flows.get(slot)?;
         let own = flow.deadline().or(flow.budget());
         let gives_way = is_limited_by(flow.class, own, budget) || self.occupies_slow_links(flow);
@@ -174,6 +187,13 @@ impl<B: Copy> Egress<B> {
         let nearest = nearest(in_use(&self.lanes).map(|(_, lane)| &lane.path));
         nearest.map_or(Duration::ZERO, |(path, _)| path.model().base_round_trip() / 2)
     }
+}
+
+/// The queue that transfers may build on a path beside a flow with that budget.
+fn tolerated(path: &Path, budget: Duration) -> Duration {
+    let own = path.model().base_round_trip() / ROUND_TRIP_PART;
+    let jitter = path.model().delay().jitter() * JITTERS;
+    (budget / BUDGET_PART).max(own) + jitter
 }
 
 /// Returns whether a flow leaves queues short for one with `budget`: a transfer does, and one whose
@@ -263,7 +283,11 @@ mod tests {
             deadline: Some(EVERY * 5),
         };
         let (sent, late) = sent_under(vec![rule.clone()], protocol::UDP, EVERY);
-        assert_eq!((sent, late), (vec![], 1), "it comes in 150 ms before the path is there");
+        assert_eq!(
+            (sent, late),
+            (vec![], 1),
+            "it comes in 150 ms before the path is there"
+        );
         let (sent, late) = sent_under(vec![rule], protocol::TCP, EVERY);
         assert_eq!((sent.first(), late), (Some(&0), 0));
     }
@@ -288,12 +312,16 @@ mod tests {
     #[test]
     fn the_shortest_budget_of_active_flows_counts() {
         let mut used = RealtimeUse::default();
-        assert_eq!(used.budget(at(0)), None);
-        used.on_sent(VIDEO_BUDGET, at(0));
-        used.on_sent(CALL_BUDGET, at(100));
-        assert_eq!(used.budget(at(200)), Some(CALL_BUDGET));
-        used.on_sent(VIDEO_BUDGET, at(1_050));
-        assert_eq!(used.budget(at(1_101)), Some(VIDEO_BUDGET), "the call has ended");
-        assert_eq!(used.budget(at(2_051)), None);
+        assert_eq!(used.budget(true, at(0)), None);
+        used.on_sent_within(VIDEO_BUDGET, at(0));
+        used.on_sent_within(CALL_BUDGET, at(100));
+        assert_eq!(used.budget(false, at(200)), Some(CALL_BUDGET));
+        used.on_sent_within(VIDEO_BUDGET, at(1_050));
+        let over = used.budget(false, at(1_101));
+        assert_eq!(over, Some(VIDEO_BUDGET), "the call has ended");
+        assert_eq!(used.budget(false, at(2_051)), None);
+        used.unknown = Some(at(2_000));
+        assert_eq!(used.budget(false, at(2_100)), None);
+        assert_eq!(used.budget(true, at(2_100)), Some(CALL_BUDGET), "it may be one");
     }
 }

@@ -571,9 +571,12 @@ fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
     let quic = summary(protocol::UDP, 40_000, 443, 0);
     let spared = summary(protocol::UDP, 40_000, 5005, 0);
     let mut deadline = |summary: &Summary| {
-        flows.enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN).expect("room");
+        flows
+            .enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
         let flow = flows.get(flows.slot(&summary.key).expect("known"));
-        flow.map(|flow| (flow.class, flow.unordered, flow.deadline())).expect("known")
+        flow.map(|flow| (flow.class, flow.unordered, flow.deadline()))
+            .expect("known")
     };
     let in_time = (Class::Realtime, true, Some(MS * 150));
     assert_eq!(deadline(&quic), in_time, "datagrams of any protocol");
@@ -581,10 +584,18 @@ fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
     assert_eq!(deadline(&spared).2, None, "an exception");
     flows.set_deadlines(vec![deadline_rule(5005, Some(80))], true);
     let mut deadline = |summary: &Summary| {
-        flows.enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN).expect("room");
-        flows.get(flows.slot(&summary.key).expect("known")).and_then(Flow::deadline)
+        flows
+            .enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+        flows
+            .get(flows.slot(&summary.key).expect("known"))
+            .and_then(Flow::deadline)
     };
-    assert_eq!(deadline(&spared), Some(MS * 80), "flows that are there heed new rules");
+    assert_eq!(
+        deadline(&spared),
+        Some(MS * 80),
+        "flows that are there heed new rules"
+    );
     assert_eq!(deadline(&quic), None);
 }
 

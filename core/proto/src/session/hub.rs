@@ -172,7 +172,8 @@ impl HubSession {
         self.rules.clear();
         // The client says it again.
         if !std::mem::take(&mut self.declared).is_empty() {
-            self.actions.push_back(HubAction::SetDeclared { flows: Vec::new() });
+            self.actions
+                .push_back(HubAction::SetDeclared { flows: Vec::new() });
         }
     }
 

@@ -782,5 +782,9 @@ fn a_hub_heeds_deadlines_once_all_rules_have_come_and_forgets_declarations_with_
     assert_eq!(say(Message::Declare(Box::new(back))), declared(Vec::new()));
     assert_eq!(say(Message::Declare(Box::new(flow))), declared(vec![flow]));
     hub.handle_control_up();
-    assert_eq!(hub.poll_action(), declared(Vec::new()), "the client says it again");
+    assert_eq!(
+        hub.poll_action(),
+        declared(Vec::new()),
+        "the client says it again"
+    );
 }

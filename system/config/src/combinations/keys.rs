@@ -478,7 +478,9 @@ pub(super) const KEYS: &[Key] = &[
         name: "[[rule]] deadline and from",
         example: "[[rule]]\nfrom = \"192.168.50.8\"\ndeadline = \"150ms\"",
         is_set: |config| {
-            of_rule(config, |rule| rule.deadline.is_some() && !rule.flows.from.is_empty())
+            of_rule(config, |rule| {
+                rule.deadline.is_some() && !rule.flows.from.is_empty()
+            })
         },
         refused: of_hubs(
             "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
