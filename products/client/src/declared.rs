@@ -188,13 +188,13 @@ fn is_there(key: &FlowKey) -> io::Result<bool> {
 fn way_back(key: &FlowKey, known: Option<Declaration>) -> DeclaredFlow {
     let need = known.map(|declaration| declaration.need);
     let wait = need.and_then(|need| need.deadline).unwrap_or_default();
-    let bounded = |figure: u64| u32::try_from(figure).unwrap_or(u32::MAX);
+    let bounded = |figure: u128| u32::try_from(figure).unwrap_or(u32::MAX);
     DeclaredFlow {
         protocol: key.protocol,
         from: (key.destination, key.destination_port).into(),
         to: (key.source, key.source_port).into(),
-        bits_per_second: need.map_or(0, |need| bounded(need.traffic.rate().as_bps())),
-        burst_bytes: need.map_or(0, |need| bounded(need.traffic.burst().0)),
+        bits_per_second: need.map_or(0, |need| bounded(need.traffic.rate().as_bps().into())),
+        burst_bytes: need.map_or(0, |need| bounded(need.traffic.burst().0.into())),
         longest_wait_ms: bounded(wait.as_millis()),
     }
 }

@@ -88,6 +88,11 @@ const JITTERS: u32 = 2;
 /// as far as [`LEAST_PIECE`] allows: with what waits before it, a packet of a call waits for half
 /// of its budget.
 const PIECE_TIME: Duration = Duration::from_millis(50);
+/// A layered stream builds no longer queue on a slow link. Source: a sweep of 0, 15, 30, 50 and 100
+/// ms, with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times what
+/// the lines carry: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15, 15, 16
+/// and 22 at 64; with 0 some delays grow.
+const LAYERED_QUEUE: Duration = Duration::from_millis(30);
 /// A path that is closed to a transfer is looked at again after so long, at the soonest: timers of
 /// the driver have 1 ms.
 const WAIT: Duration = Duration::from_millis(1);
@@ -119,6 +124,21 @@ impl<B: Copy> Egress<B> {
                 view.ready_at = view.ready_at.max(now + queue.max(WAIT));
             } else if queue > tolerated(path, budget) {
                 view.window = InnerBytes(0);
+            }
+        }
+    }
+
+    /// Closes slow paths whose queue is long to a layered stream: what waits here is let go from the
+    /// top layer, and the link's own queue knows no layers.
+    pub(super) fn keep_layers_here(&mut self, now: Instant) {
+        for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
+            let path = &self.lanes[*lane].path;
+            let queue = path.queueing(now);
+            if path.model().link().is_some() && queue > LAYERED_QUEUE {
+                view.window = InnerBytes(0);
+                view.ready_at = view
+                    .ready_at
+                    .max(now + (queue.saturating_sub(LAYERED_QUEUE)).max(WAIT));
             }
         }
     }
