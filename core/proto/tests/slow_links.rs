@@ -13,7 +13,7 @@ const FROM: Duration = Duration::from_secs(5);
 const TO: Duration = Duration::from_secs(30);
 
 #[test]
-fn an_upload_gives_way_to_a_call_in_pieces_and_arrives_whole() {
+fn an_upload_yields_to_a_call_in_pieces_and_arrives_whole() {
     // A full packet takes 92 ms.
     let line = Net {
         queue_ms: 1_000,
@@ -43,7 +43,7 @@ fn an_upload_gives_way_to_a_call_in_pieces_and_arrives_whole() {
     let counters = world.ends[CLIENT].egress().counters();
     assert!(counters.split > 100, "{counters:?}");
     assert_eq!((upload.inversions, upload.duplicates), (0, 0));
-    // The queue at the entrance tells the sender of congestion; whatever was sent arrives whole.
+    // The queue at the entrance tells the sender of congestion; all that was sent arrives whole.
     let arrived = upload.seen.len() as u64 + counters.policed;
     assert_eq!(arrived, world.ends[CLIENT].offered[&UPLOAD]);
     assert!(upload.mbps(FROM, TO) > 0.03, "{}", upload.mbps(FROM, TO));

@@ -144,11 +144,12 @@ pub enum Message {
     /// Hub: the subnets that it leads to this client, all of them: at most [`MAX_SUBNETS`]. What
     /// has an address of theirs is let through as it is. None until it is said.
     Subnets(Vec<Net>),
-    /// Client: for how long packets of some flows are of use that the hub sends. All rules are named,
-    /// one after another, when a connection begins and when they have changed; none hold until then.
+    /// Client: for how long packets of some flows are of use that the hub sends. All rules are
+    /// named, one after another, when a connection begins and when they have changed; none hold
+    /// until then.
     Deadline(Box<ListedRule>),
     /// Client: what a program has declared of a flow that the hub sends; nothing of any until it is
-    /// said, on each connection anew.
+    /// said on this connection.
     Declare(Box<DeclaredFlow>),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,

@@ -1,4 +1,4 @@
-//! How long packets of flows are of use, as a client says so to its hub, for the way back.
+//! Deadlines of flows, as a client names them to its hub for the way back.
 
 use std::net::SocketAddr;
 
@@ -18,13 +18,13 @@ pub struct DeadlineRule {
     pub protocol: Option<u8>,
     /// First and last port, of either end.
     pub ports: Option<(u16, u16)>,
-    /// Where the end at the client's side is.
+    /// The network of the end at the client's side.
     pub near: Option<Net>,
-    /// Where the end beyond the hub is.
+    /// The network of the end beyond the hub.
     pub far: Option<Net>,
     /// The code point of the first packet.
     pub dscp: Option<u8>,
-    /// From when a packet came in to when it is to have arrived; `None`: an exception to later
+    /// The time within which a packet is to arrive after it came in; `None`: an exception to later
     /// rules.
     pub deadline: Option<Duration>,
 }
@@ -105,12 +105,12 @@ fn parse_net(r: &mut Reader<'_>) -> Result<Net, ParseError> {
     Ok(Net::new(net.first(), net.prefix))
 }
 
-/// One of a client's rules, all of which are named one after another.
+/// A message with a rule of a client; it names all its rules one after another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedRule {
-    /// Its place among all, from 0.
+    /// The rule's place among all, from 0.
     pub index: u8,
-    /// How many there are, at most [`MAX_DEADLINE_RULES`].
+    /// The number of rules, at most [`MAX_DEADLINE_RULES`].
     pub count: u8,
     /// The rule; `None` where there is none at all.
     pub rule: Option<DeadlineRule>,
@@ -144,10 +144,10 @@ impl ListedRule {
     }
 }
 
-/// What a program at the client's side has declared of a flow, as the hub sends that.
+/// A flow that the hub sends, as a program at the client's side has declared it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeclaredFlow {
-    /// Its protocol, by its number.
+    /// The flow's protocol, by number.
     pub protocol: u8,
     /// Source.
     pub from: SocketAddr,
@@ -157,7 +157,7 @@ pub struct DeclaredFlow {
     pub bits_per_second: u32,
     /// Payload that is sent at once at most, bytes.
     pub burst_bytes: u32,
-    /// How long a packet is of use, ms; zero where that is not known.
+    /// The time for which a packet is of use, ms; zero where that is not known.
     pub longest_wait_ms: u32,
 }
 

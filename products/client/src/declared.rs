@@ -158,7 +158,7 @@ impl Client {
         for key in keys {
             let mut kept = self.declared.kept.iter().map(|kept| kept.declaration);
             let known = kept.find(|declaration| declaration.key == *key);
-            driver.tell(Message::Declare(Box::new(way_back(key, known))));
+            driver.tell(Message::Declare(Box::new(reverse_declaration(key, known))));
         }
     }
 
@@ -183,9 +183,9 @@ fn is_there(key: &FlowKey) -> io::Result<bool> {
     sockets::is_there(key.protocol, from, to)
 }
 
-/// Returns what the hub is told of the way back of a flow; nothing is declared of one that is not
-/// `known`.
-fn way_back(key: &FlowKey, known: Option<Declaration>) -> DeclaredFlow {
+/// Returns the message to a hub about the way back of a flow; it takes back what was declared of
+/// one that is not `known`.
+fn reverse_declaration(key: &FlowKey, known: Option<Declaration>) -> DeclaredFlow {
     let need = known.map(|declaration| declaration.need);
     let wait = need.and_then(|need| need.deadline).unwrap_or_default();
     let bounded = |figure: u128| u32::try_from(figure).unwrap_or(u32::MAX);

@@ -10,12 +10,13 @@ use serde_json::{Value, json};
 use crate::Which;
 use crate::amounts::rate;
 
-/// Between two lines: the rate is worked out from samples of this distance.
+/// The time between two lines. Source: that between two samples of the rate (`egress/outlook.rs`),
+/// as measured there.
 const EVERY: Duration = Duration::from_millis(200);
 
 /// Shows which rate of a flow will arrive in time during the next second, in nine of ten seconds.
 ///
-/// It is for flows of which a program or a rule says how long their packets are of use, and for
+/// Flows have such a rate of which a program or a rule says how long their packets are of use, and
 /// other real-time flows by their class. An encoder that sends no more than that loses little.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RateArgs {
@@ -58,7 +59,7 @@ fn print_once(flows: &[&Value], wanted: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a program reads of a flow.
+/// The object that a program reads of a flow.
 fn line(flow: &Value) -> Value {
     json!({
         "flow": flow["flow"],

@@ -166,7 +166,7 @@ impl ClientConfig {
     }
 
     /// Lists how long packets of flows are of use in the tunnel; the first rule that fits decides.
-    /// A rule before them that leads flows through the hub is an exception.
+    /// A rule before them whose flows use the hub is an exception.
     #[must_use]
     pub fn deadline_rules(&self) -> Vec<DeadlineRule> {
         let is_for_tunnel = |rule: &&RuleConfig| {

@@ -105,7 +105,7 @@ pub struct RuleConfig {
     /// The hub of the fleet through which its flows go, in place of the one in use; they are told
     /// by `to` alone.
     pub hub: Option<HostName>,
-    /// How long packets of its flows are of use, in the tunnel.
+    /// The time for which packets of its flows are of use, in the tunnel.
     pub deadline: Option<Deadline>,
     /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
     via: Option<Via>,

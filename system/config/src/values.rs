@@ -124,7 +124,8 @@ from_text!(Span, "a time with its unit (ms, s, min, h, d), such as \"1h\"");
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(pub Duration);
 
-/// The shortest deadline: no network that this is for is nearer, and timers have 1 ms.
+/// The shortest deadline. Source: five times the resolution of timers, 1 ms, as measured by any
+/// probe.
 const SHORTEST: Duration = Duration::from_millis(5);
 /// The longest: no packet waits longer (`LONGEST_WAIT` of the tunnel's flows).
 const LONGEST: Duration = Duration::from_secs(10);

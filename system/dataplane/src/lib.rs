@@ -293,7 +293,7 @@ pub enum Change {
         session: SessionId,
         /// The first that fits decides.
         rules: Vec<DeadlineRule>,
-        /// This side is the client.
+        /// True where this side is the client.
         is_from_client: bool,
     },
     /// Says which flows of a session have declared what they send; no others any more.
@@ -543,11 +543,11 @@ pub struct FlowSnapshot {
     /// What it has declared to send, if it has. Units: bit/s of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_bps: Option<u64>,
-    /// How long after it was sent a packet is of use, where a program or a rule says so, ms.
+    /// The time for which a packet is of use, where a program or a rule says so, ms.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_ms: Option<u128>,
-    /// What will arrive in time during the next second, in nine of ten, bit/s of inner packets;
-    /// `None` where its packets are of use however late.
+    /// The rate that will arrive in time during the next second, in nine of ten, bit/s of inner
+    /// packets; `None` where its packets are of use however late.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_time_bps: Option<u64>,
     /// Share of its packets that were dropped because they would have come too late, 0 to 1; `None`

@@ -145,7 +145,7 @@ impl<B: Copy> Egress<B> {
         }
         self.spare_sooner_flows(slot, class, now);
         if class == Class::Layered {
-            self.keep_layers_here(now);
+            self.limit_layered_queue(now);
         }
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.

@@ -34,7 +34,7 @@ use crate::path::Path;
 pub(super) struct RealtimeUse {
     call: Option<Instant>,
     video: Option<Instant>,
-    /// Of flows that are new.
+    /// The same, for flows that are new.
     unknown: Option<Instant>,
 }
 
@@ -84,17 +84,17 @@ const ROUND_TRIP_PART: u32 = 5;
 /// Jitter is no queue, so that many times the measured jitter are allowed in addition. Source: a
 /// sweep of 0, 1 and 2 times at a jitter of 20 ms: 0.95, 0.98 and 1.01 of the rate.
 const JITTERS: u32 = 2;
-/// A datagram of a transfer takes a slow link for so long at most beside an active real-time flow,
-/// as far as [`LEAST_PIECE`] allows: with what waits before it, a packet of a call waits for half
-/// of its budget.
+/// The longest time that a datagram of a transfer takes on a slow link beside an active real-time
+/// flow, as far as [`LEAST_PIECE`] allows. Source: the half of 100 ms, as another datagram may be
+/// on its way.
 const PIECE_TIME: Duration = Duration::from_millis(50);
 /// A layered stream builds no longer queue on a slow link. Source: a sweep of 0, 15, 30, 50 and 100
-/// ms, with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times what
-/// the lines carry: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15, 15, 16
-/// and 22 at 64; with 0 some delays grow.
+/// ms, with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times
+/// what the lines carry: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15,
+/// 15, 16 and 22 at 64; with 0 some delays grow.
 const LAYERED_QUEUE: Duration = Duration::from_millis(30);
-/// A path that is closed to a transfer is looked at again after so long, at the soonest: timers of
-/// the driver have 1 ms.
+/// The shortest time for which a path is closed to a transfer. Source: timers of the driver have a
+/// resolution of 1 ms.
 const WAIT: Duration = Duration::from_millis(1);
 
 impl<B: Copy> Egress<B> {
@@ -128,9 +128,9 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Closes slow paths whose queue is long to a layered stream: what waits here is let go from the
-    /// top layer, and the link's own queue knows no layers.
-    pub(super) fn keep_layers_here(&mut self, now: Instant) {
+    /// Closes slow paths whose queue is long to a layered stream: upper layers that wait here are
+    /// dropped, and the link's own queue knows no layers.
+    pub(super) fn limit_layered_queue(&mut self, now: Instant) {
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
             let path = &self.lanes[*lane].path;
             let queue = path.queueing(now);

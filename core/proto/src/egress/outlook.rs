@@ -5,12 +5,12 @@
 //!     - what other real-time flows take                           --> the flow's rate
 //! ```
 //!
-//! A path that is not full shows only what is sent over it, so a flow that meets no queue is told
-//! of more than it sends, step by step.
+//! A path that is not full shows only what is sent over it, so a flow that meets no queue may
+//! grow step by step.
 //!
 //! Source: RFC 8698 (NADA) for feedback that grows while there is no queue and follows the measured
-//! rate otherwise. Deviates: it is told what it may send, from the variation of the paths' rates,
-//! in place of a delay from which the sender works it out.
+//! rate otherwise. Deviates: the answer is a rate, from the variation of the paths' rates, in place
+//! of a delay from which the sender works it out.
 
 use std::collections::VecDeque;
 
@@ -20,25 +20,27 @@ use hawser_wire::data::FRAMING;
 use super::Egress;
 use crate::flow::Flow;
 
-/// How long rates are remembered: some ten seconds that begin at different times are needed for one
-/// in ten.
+/// Rates are remembered for this time. Source: one in ten seconds is missed in fewer than ten.
 const HISTORY: Duration = Duration::from_secs(20);
-/// Between two samples: reports come ten times as often.
+/// The time between two samples. Source: reports come ten times as often (`ingress/`, 25 ms).
 const EVERY: Duration = Duration::from_millis(200);
-/// The time ahead.
+/// The time ahead. Source: encoders follow a rate from one group of pictures to the next, as
+/// [`crate::flow`]'s windows do.
 const AHEAD: Duration = Duration::from_secs(1);
-/// One in so many seconds may keep less.
+/// A second in ten may keep less: probability 0.9. Source: RFC 8698 section 4 leaves a tenth of
+/// the rate unused likewise.
 const ONE_IN: usize = 10;
-/// What is kept while too little is known. Source: recorded drives with LTE and UMTS of two carriers
-/// keep 0.48 to 0.69 of a second's rate through the next one, but in one of ten seconds.
+/// The part of a rate that counts while too little is known. Source: measured over recorded drives
+/// with LTE and UMTS, 0.48 to 0.69 of a second's rate is there through the next one, but in one of
+/// ten seconds.
 const UNKNOWN: f64 = 0.5;
-/// How much more than it sends a flow is told that meets no queue. Source: the largest step of RFC
-/// 8698, `GAMMA_MAX` of 0.5, in two steps.
+/// A flow that meets no queue may grow by this factor. Source: the largest step of RFC 8698
+/// (`GAMMA_MAX` of 0.5), in two steps.
 const STEP: f64 = 1.25;
 /// A queue of this part of the deadline is none.
 const QUEUE_PART: u32 = 10;
 
-/// What all paths carried lately.
+/// The rates that all paths carried lately.
 ///
 /// Cost: O(samples) an answer, which is asked for some times a second; memory: a hundred samples.
 #[derive(Debug, Default)]
@@ -63,12 +65,12 @@ impl Outlook {
     }
 
     /// Returns the part of a rate that the second after it kept, but in one of [`ONE_IN`] seconds.
-    fn kept(&self) -> f64 {
+    fn retained(&self) -> f64 {
         let Some((newest, _)) = self.samples.back() else {
             return UNKNOWN;
         };
         let whole = self.samples.iter().filter(|(at, _)| newest.since(*at) >= AHEAD);
-        let kept = |(at, rate): &(Instant, u64)| {
+        let retained = |(at, rate): &(Instant, u64)| {
             let follow = self
                 .samples
                 .iter()
@@ -76,7 +78,7 @@ impl Outlook {
             let least = follow.map(|(_, rate)| *rate).min().unwrap_or(*rate);
             (least as f64 / (*rate).max(1) as f64).min(1.0)
         };
-        let mut all: Vec<f64> = whole.map(kept).collect();
+        let mut all: Vec<f64> = whole.map(retained).collect();
         if all.len() < ONE_IN {
             return UNKNOWN;
         }
@@ -105,7 +107,9 @@ impl<B: Copy> Egress<B> {
         };
         let paths: Vec<_> = self.active().filter(in_time).collect();
         let carried = paths.iter().map(|path| path.model().rate().as_bps()).sum();
-        let carried = self.limited(Rate::from_bps(carried)).scale(self.outlook.kept());
+        let carried = self
+            .limited(Rate::from_bps(carried))
+            .scale(self.outlook.retained());
         let own = flow.rate();
         let framed = mean_len(flow) / (mean_len(flow) + FRAMING as f64);
         let others = self
@@ -132,8 +136,8 @@ fn mean_len<B: Copy>(flow: &Flow<B>) -> f64 {
 mod tests {
     use super::*;
 
-    /// What is kept after samples of these rates, [`EVERY`] apart, again and again.
-    fn kept(rates: &[u64]) -> f64 {
+    /// Returns the part that remains after samples of these rates in turn, [`EVERY`] apart.
+    fn retained(rates: &[u64]) -> f64 {
         let mut outlook = Outlook::default();
         let mut now = Instant::from_nanos(1_000_000_000);
         for rate in rates.iter().cycle().take(120) {
@@ -141,23 +145,23 @@ mod tests {
             now += EVERY;
         }
         assert!(outlook.samples.len() <= 101);
-        outlook.kept()
+        outlook.retained()
     }
 
     #[test]
-    fn a_steady_rate_is_kept_and_a_falling_one_in_part() {
-        assert_eq!(kept(&[8_000_000]), 1.0);
-        assert_eq!(kept(&[8_000_000, 2_000_000]), 0.25);
+    fn a_steady_rate_is_retained_and_a_falling_one_in_part() {
+        assert_eq!(retained(&[8_000_000]), 1.0);
+        assert_eq!(retained(&[8_000_000, 2_000_000]), 0.25);
         let mut rare = vec![8_000_000; 119];
         rare.push(1_000_000);
-        assert_eq!(kept(&rare), 1.0, "one second in more than ten");
+        assert_eq!(retained(&rare), 1.0, "one second in more than ten");
     }
 
     #[test]
     fn little_is_known_at_first() {
         let mut outlook = Outlook::default();
-        assert_eq!(outlook.kept(), UNKNOWN);
+        assert_eq!(outlook.retained(), UNKNOWN);
         outlook.on_rate(Rate::from_mbps(8), Instant::from_nanos(1));
-        assert_eq!(outlook.kept(), UNKNOWN);
+        assert_eq!(outlook.retained(), UNKNOWN);
     }
 }

@@ -106,7 +106,7 @@ impl<B> Run<B> {
         Some(Piece::of(&(from..len), room).one(0))
     }
 
-    /// Where the packet goes on behind a piece; `None` behind its last.
+    /// Returns the byte that follows a piece of the packet; `None` behind the last.
     pub(super) fn rest_from(&self, piece: Piece) -> Option<u16> {
         (usize::from(piece.to) < self.len_of(self.next)).then_some(piece.to)
     }

@@ -40,7 +40,7 @@ pub(super) struct Meter {
     since: Instant,
     bytes: u64,
     behaviour: Option<Behaviour>,
-    /// In the last window that has ended.
+    /// Rate in the last window that has ended.
     rate: Rate,
 }
 

@@ -1,7 +1,7 @@
 //! Deadlines that the configuration sets: for how long packets of some flows are of use.
 //!
 //! A rule holds for a flow from its first packet on, and from when the rules change. A datagram
-//! flow that a rule is for is real-time traffic, whatever it looks like. TCP has no deadlines.
+//! flow that a rule is for is real-time traffic, also QUIC. TCP has no deadlines.
 
 use hawser_units::{Duration, Instant};
 use hawser_wire::data::Class;

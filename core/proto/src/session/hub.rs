@@ -79,12 +79,12 @@ pub enum HubAction {
     },
     /// The client has said how long packets of some flows are of use.
     SetDeadlines {
-        /// All rules; the first that fits decides.
+        /// The rules; the first that fits decides.
         rules: Vec<DeadlineRule>,
     },
     /// The client has said what its programs have declared of flows that the hub sends.
     SetDeclared {
-        /// All of them.
+        /// The flows, none left out.
         flows: Vec<DeclaredFlow>,
     },
     /// The client ended the connection.
@@ -111,7 +111,7 @@ pub struct HubSession {
     actions: VecDeque<HubAction>,
     /// Rules of which not all have come.
     rules: Vec<DeadlineRule>,
-    /// At most [`MOST_DECLARED`].
+    /// Declared flows, at most [`MOST_DECLARED`].
     declared: BTreeMap<FlowKey, DeclaredFlow>,
 }
 
@@ -250,7 +250,7 @@ impl HubSession {
         self.actions.pop_front()
     }
 
-    /// Whatever does not follow what came before begins anew, or is left out.
+    /// Gathers rules; one that does not follow the last is left out, the first replaces all.
     fn on_deadline(&mut self, listed: &ListedRule) {
         if listed.index == 0 {
             self.rules.clear();
@@ -265,7 +265,7 @@ impl HubSession {
         }
     }
 
-    /// What is declared beyond [`MOST_DECLARED`] flows is left out.
+    /// Heeds declarations of up to [`MOST_DECLARED`] flows.
     fn on_declare(&mut self, flow: DeclaredFlow) {
         let key = flow.key();
         if flow.bits_per_second == 0 {

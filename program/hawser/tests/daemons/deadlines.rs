@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::world::{World, active, good};
 
 const PORT: u16 = 7_779;
-/// A packet takes some 30 ms.
+/// A packet takes some 30 ms (measured).
 const WAIT: Duration = Duration::from_millis(500);
 const RULE: &str = "[[rule]]\nport = 7779\ndeadline = \"150ms\"\n";
 
-/// How long packets are of use of the flow at `side` whose description has this text, ms.
+/// Returns the deadline of the flow at `side` whose description has this text, ms.
 fn deadline(world: &World, side: &str, text: &str) -> Value {
     let status = world.status(side);
     let flows = status["sessions"][0]["flows"].as_array();

@@ -34,7 +34,7 @@ impl RuleConfig {
         )
     }
 
-    /// Each combination of what the rule names.
+    /// Combines all that the rule names.
     pub(crate) fn deadline_rules(&self) -> impl Iterator<Item = DeadlineRule> {
         fn each<T: Copy>(all: &[T]) -> Vec<Option<T>> {
             match all {
