@@ -117,7 +117,7 @@ impl<B> Run<B> {
 /// One flow.
 #[derive(Debug)]
 pub struct Flow<B> {
-    /// Its five-tuple.
+    /// Five-tuple of all its packets.
     pub key: FlowKey,
     /// Its class at present.
     pub class: Class,
