@@ -6,7 +6,8 @@
  *     setsockopt(fd, SOL_HAWSER, HAWSER_NETWORK, "wlan0", 5);
  *
  * While `hawser up` runs with a hub, a program may also declare what a socket of TCP or UDP will send, once that is connected; up to the declared
- * rate its packets go ahead of others, over the networks that lose least:
+ * rate its packets go ahead of others, over the networks that lose least, in both directions. A datagram that cannot arrive within longest_wait_ms
+ * is dropped:
  *
  *     struct hawser_rate rate = { .bits_per_second = 1000000, .burst_bytes = 3000, .longest_wait_ms = 150 };
  *     setsockopt(fd, SOL_HAWSER, HAWSER_RATE, &rate, sizeof rate);
@@ -32,8 +33,8 @@
 /* "bulk", "interactive", "realtime", "cheap" or "redundant". */
 #define HAWSER_INTENT 2
 
-/* A struct hawser_rate. It holds for the way from this machine, for this socket and where it is connected to now, until the socket is closed or
- * another is declared; a rate of zero takes it back. */
+/* A struct hawser_rate. It holds for the way from this machine and for the way back, for this socket and where it is connected to now, until the
+ * socket is closed or another is declared; a rate of zero takes it back. */
 #define HAWSER_RATE 3
 
 struct hawser_rate {

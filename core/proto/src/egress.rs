@@ -14,6 +14,7 @@ mod declared;
 mod intake;
 mod kept;
 mod lanes;
+mod outlook;
 mod preferring;
 mod reporting;
 mod retransmitting;
@@ -28,6 +29,7 @@ use std::collections::VecDeque;
 
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, Rate};
 use hawser_wire::data::{Class, FRAMING, Feedback};
+use hawser_wire::deadline::DeadlineRule;
 use hawser_wire::frame::Format;
 use hawser_wire::layer;
 use hawser_wire::preference::Preference;
@@ -188,6 +190,7 @@ pub struct Egress<B> {
     realtime: Throughput,
     /// Real-time flows that are active.
     realtime_use: deadline::RealtimeUse,
+    outlook: outlook::Outlook,
     /// What the session is held to, whatever its paths carry.
     limit: Option<Limit>,
     /// What may wait of a flow; `None`: what the paths need.
@@ -247,6 +250,7 @@ impl<B: Copy> Egress<B> {
             throughput: Throughput::default(),
             realtime: Throughput::over(REALTIME_OVER),
             realtime_use: deadline::RealtimeUse::default(),
+            outlook: outlook::Outlook::default(),
             limit: None,
             buffer: None,
             freed: Vec::new(),
@@ -343,6 +347,11 @@ impl<B: Copy> Egress<B> {
         self.layer_rules = rules;
     }
 
+    /// Sets rules of how long packets are of use; `is_from_client`: this side is the client.
+    pub fn set_deadlines(&mut self, rules: Vec<DeadlineRule>, is_from_client: bool) {
+        self.flows.set_deadlines(rules, is_from_client);
+    }
+
     /// Holds all that the session sends to a rate, zero for nothing at all; `None` lifts that. What
     /// is beyond it waits in the queues of its flows, as where paths carry no more; packets that
     /// are sent again count, and do not wait.
@@ -386,6 +395,7 @@ impl<B: Copy> Egress<B> {
         let rate: u64 = self.paths().map(|path| path.model().rate().as_bps()).sum();
         let longest = self.paths().map(keeping_time).max().unwrap_or_default();
         self.keeping = (rate < KEEPS_BELOW).then_some(longest);
+        self.note_outlook(now);
         self.note(id, changed);
     }
 
@@ -622,8 +632,11 @@ impl<B: Copy> Egress<B> {
             self.flows.compress(slot);
         }
         let mut run = *self.flows.get(slot).and_then(Flow::head).expect("as before");
+        let room = self.piece_room(slot, lane, now);
         let path = &mut self.lanes[lane].path;
-        let piece = run.split_on(path, None);
+        let alone = run.piece_on(path, room);
+        let piece = alone.or_else(|| run.split_on(path, None));
+        let more_from = alone.and_then(|piece| run.rest_from(piece));
         let segments = if piece.is_some() { 1 } else { count };
         let count = piece.map_or(count, |piece| piece.count());
         self.counters.split += u64::from(piece.is_some());
@@ -644,18 +657,27 @@ impl<B: Copy> Egress<B> {
         if class == Class::Realtime {
             self.realtime.add(udp, now);
         }
-        if let Some(budget) = self.flows.get(slot).and_then(Flow::budget) {
-            self.realtime_use.on_sent(budget, now);
+        if let Some(flow) = self.flows.get(slot) {
+            self.realtime_use.on_sent(flow, now);
         }
         self.charge(udp, now);
-        let sequence = self.flows.on_sent(slot, (segments, unordered), bytes, id.0, now);
+        // The first piece takes the place of all.
+        let places = if run.begun.is_some() { 0 } else { segments };
+        let next = self.flows.on_sent(slot, (places, unordered), bytes, id.0, now);
+        let sequence = run.begun.map_or(next, |(_, place)| place);
         let cover = fec::Cover {
             loss: expected,
             path: id,
         };
         let covered = covered && piece.is_none() && self.fec.plan(slot, cover, count, now);
         self.account_declared(slot, bytes, now);
-        let done = self.flows.advance(slot, segments);
+        let done = match more_from {
+            Some(from) => {
+                self.flows.on_piece(slot, from, sequence);
+                None
+            }
+            None => self.flows.advance(slot, segments),
+        };
         self.flows.end_turn(skip);
         // Nobody waits for a missing packet of a flow without order, and its receiver could not
         // tell the retransmission from a copy. To TCP an acknowledgement that comes twice does no

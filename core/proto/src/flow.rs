@@ -12,7 +12,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hasher};
 use std::ops::RangeInclusive;
 
-use hawser_units::{Duration, Instant, Sequence};
+use hawser_units::{Duration, Instant, Rate, Sequence};
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
@@ -20,6 +20,8 @@ use hawser_wire::inner::{self, Ecn, FlowKey, Signature, Summary, protocol, tcp_f
 use hawser_wire::layer::Layer;
 use hawser_wire::offload::Segmenter;
 use hawser_wire::stream::StreamId;
+
+use deadline::Deadlines;
 
 use behaviour::{Behaviour, CALL_BUDGET, Meter, VIDEO_BUDGET};
 use waiting::Arrivals;
@@ -62,6 +64,8 @@ pub struct Run<B> {
     pub mark: bool,
     /// Its order does not matter, whatever its flow's does.
     pub order_free: bool,
+    /// Bytes of the next segment that have gone in pieces, and the place of all of them.
+    pub begun: Option<(u16, Sequence)>,
     /// Its place in a layered stream.
     pub layer: Option<Layer>,
     /// When it came in.
@@ -113,7 +117,7 @@ impl<B> Run<B> {
 /// One flow.
 #[derive(Debug)]
 pub struct Flow<B> {
-    /// Its five-tuple.
+    /// Five-tuple of all its packets.
     pub key: FlowKey,
     /// Its class at present.
     pub class: Class,
@@ -143,6 +147,10 @@ pub struct Flow<B> {
     /// The time for which its packets are of use, beyond the delay of the nearest path; `None`: for
     /// ever.
     budget: Option<Duration>,
+    /// The time for which its packets are of use, as a rule says.
+    deadline: Option<Duration>,
+    /// The rules have been asked.
+    is_ruled: bool,
     /// Packets sent, and those dropped because they would have come too late.
     packets: u64,
     late: u64,
@@ -171,10 +179,23 @@ impl<B: Copy> Flow<B> {
         self.budget
     }
 
+    /// Returns true while it is not known whether it is a call or a transfer.
+    #[must_use]
+    pub fn may_be_call(&self) -> bool {
+        self.class == Class::Realtime && self.meter.is_some_and(|meter| meter.is_new())
+    }
+
     /// Returns whether its rate is that of a call, so that all of it may be sent twice.
     #[must_use]
     pub fn is_call(&self) -> bool {
         self.budget == Some(CALL_BUDGET)
+    }
+
+    /// The rate at which its packets came in, in its last second; zero where its class does not
+    /// follow from that. Units: bit/s of inner packets.
+    #[must_use]
+    pub fn rate(&self) -> Rate {
+        self.meter.map_or(Rate::ZERO, |meter| meter.rate())
     }
 
     /// Packets sent, and packets dropped because they would have come too late.
@@ -191,10 +212,14 @@ impl<B: Copy> Flow<B> {
         let Some(behaviour) = meter.on_bytes(bytes, now) else {
             return;
         };
-        self.why = behaviour.why();
+        if self.deadline.is_none() {
+            self.why = behaviour.why();
+        }
+        let has_deadline = self.deadline.is_some();
         self.budget = match behaviour {
             Behaviour::Call => Some(CALL_BUDGET),
             Behaviour::Video => Some(VIDEO_BUDGET),
+            Behaviour::Transfer if has_deadline => Some(VIDEO_BUDGET),
             Behaviour::Transfer => {
                 // As TCP: spread over all paths, and in order.
                 (self.class, self.unordered, self.meter) = (Class::Bulk, false, None);
@@ -309,6 +334,7 @@ pub struct Flows<B> {
     backlog: u64,
     /// When each packet that waits came in.
     arrivals: Arrivals,
+    deadlines: Deadlines,
     swept: Instant,
     /// No flow has been idle for long enough before.
     idle_at: Instant,
@@ -330,6 +356,7 @@ impl<B: Copy> Flows<B> {
             rest: VecDeque::new(),
             backlog: 0,
             arrivals: Arrivals::default(),
+            deadlines: Deadlines::default(),
             swept: now,
             idle_at: Instant::FAR_FUTURE,
             last: None,
@@ -441,6 +468,8 @@ impl<B: Copy> Flows<B> {
             ended: false,
             meter: None,
             budget: None,
+            deadline: None,
+            is_ruled: false,
             packets: 0,
             late: 0,
             stream: None,
@@ -483,6 +512,9 @@ impl<B: Copy> Flows<B> {
         let bytes = run_bytes(&run);
         if flow.backlog + bytes > limit && flow.backlog > 0 {
             return Err(Refusal::QueueFull);
+        }
+        if !flow.is_ruled {
+            flow.set_deadline(self.deadlines.of(summary), now);
         }
         flow.used = now;
         flow.ended = summary.tcp_flags & (tcp_flag::FIN | tcp_flag::RST) != 0
@@ -633,6 +665,7 @@ impl<B: Copy> Flows<B> {
         let before = run_bytes(run);
         run.next += count;
         run.mark = false;
+        run.begun = None;
         let done = run.left() == 0;
         let after = if done { 0 } else { run_bytes(run) };
         flow.backlog -= before - after;
@@ -643,6 +676,14 @@ impl<B: Copy> Flows<B> {
         let buffer = flow.queue.pop_front().map(|run| run.buffer);
         self.note_departure();
         buffer
+    }
+
+    /// Takes note that the segment at the head of a flow has gone up to a byte, in pieces.
+    pub fn on_piece(&mut self, slot: u16, to: u16, place: Sequence) {
+        let flow = self.slots[usize::from(slot)].as_mut();
+        if let Some(run) = flow.and_then(|flow| flow.queue.front_mut()) {
+            run.begun = Some((to, place));
+        }
     }
 
     /// A path is closed for good: its number does not come back, so nothing is kept of it. A flow
@@ -841,6 +882,7 @@ impl Hasher for Fold {
 
 pub mod behaviour;
 mod checkpoint;
+mod deadline;
 mod streams;
 mod waiting;
 

@@ -19,8 +19,9 @@ use hawser_units::{Duration, Net};
 
 use crate::airtime::Airtime;
 use crate::data::Class;
+use crate::deadline::{DeclaredFlow, ListedRule};
 use crate::frame::Format;
-use crate::framing::{self, Reader, put_text};
+use crate::framing::{self, Reader, put_address, put_text};
 pub use crate::framing::{MAX_FRAME, MAX_TEXT, PREFIX, ParseError};
 pub use crate::limit::Limit;
 pub use crate::other_hub::{MAX_ENDPOINTS, MAX_OTHER_HUBS, OtherHub};
@@ -143,6 +144,13 @@ pub enum Message {
     /// Hub: the subnets that it leads to this client, all of them: at most [`MAX_SUBNETS`]. What
     /// has an address of theirs is let through as it is. None until it is said.
     Subnets(Vec<Net>),
+    /// Client: for how long packets of some flows are of use that the hub sends. All rules are
+    /// named, one after another, when a connection begins and when they have changed; none hold
+    /// until then.
+    Deadline(Box<ListedRule>),
+    /// Client: what a program has declared of a flow that the hub sends; nothing of any until it is
+    /// said on this connection.
+    Declare(Box<DeclaredFlow>),
     /// Hub: wants fresh keys; the client opens a new control connection.
     RekeyWanted,
     /// Either: the connection ends, and why.
@@ -287,6 +295,8 @@ impl Message {
                 path: r.u16()?,
                 pause: Duration::from_millis(r.u16()?.into()),
             },
+            22 => Self::Deadline(Box::new(ListedRule::parse(r)?)),
+            23 => Self::Declare(Box::new(DeclaredFlow::parse(r)?)),
             0 => return Err(ParseError::Type(0)),
             later => {
                 r.skip();
@@ -361,6 +371,14 @@ impl Message {
             Self::Prefer { path, preference } => {
                 put_path(out, 19, *path, &[]);
                 preference.emit(out);
+            }
+            Self::Deadline(rule) => {
+                out.push(22);
+                rule.emit(out);
+            }
+            Self::Declare(flow) => {
+                out.push(23);
+                flow.emit(out);
             }
             Self::Unknown(kind) => out.push(*kind),
         }
@@ -496,19 +514,6 @@ impl Welcome {
     }
 }
 
-fn put_address(out: &mut Vec<u8>, address: IpAddr) {
-    match address {
-        IpAddr::V4(v4) => {
-            out.push(4);
-            out.extend_from_slice(&v4.octets());
-        }
-        IpAddr::V6(v6) => {
-            out.push(6);
-            out.extend_from_slice(&v6.octets());
-        }
-    }
-}
-
 fn put_path(out: &mut Vec<u8>, kind: u8, path: u16, rest: &[u8]) {
     out.push(kind);
     out.extend_from_slice(&path.to_be_bytes());
@@ -524,9 +529,11 @@ const CARRIES_FRAMES: u8 = 8;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::deadline::{DeadlineRule, MAX_DEADLINE_RULES};
     use crate::preference::Priority;
     use hawser_units::{Bytes, Duration, Rate};
     use proptest::prelude::*;
+    use std::net::SocketAddr;
 
     fn text() -> impl Strategy<Value = String> {
         "[a-z0-9 .-]{0,40}"
@@ -576,6 +583,46 @@ mod tests {
                     key,
                     endpoints,
                 })
+            },
+        )
+    }
+
+    fn listed_rule() -> impl Strategy<Value = Message> {
+        let rule = (
+            any::<(Option<u8>, Option<(u16, u16)>, Option<u8>, Option<u16>)>(),
+            proptest::option::of(subnet()),
+            proptest::option::of(subnet()),
+        )
+            .prop_map(|((protocol, ports, dscp, millis), near, far)| DeadlineRule {
+                protocol,
+                ports,
+                near,
+                far,
+                dscp,
+                deadline: millis.map(|millis| Duration::from_millis(millis.into())),
+            });
+        (0..=MAX_DEADLINE_RULES, any::<u8>(), rule).prop_map(|(count, index, rule)| {
+            Message::Deadline(Box::new(ListedRule {
+                index: index % count.max(1),
+                count,
+                rule: (count > 0).then_some(rule),
+            }))
+        })
+    }
+
+    fn declared_flow() -> impl Strategy<Value = Message> {
+        any::<(u8, SocketAddr, SocketAddr, u32, u32, u32)>().prop_map(
+            |(protocol, from, to, bits_per_second, burst_bytes, longest_wait_ms)| {
+                // The scope of an address means nothing at another machine.
+                let plain = |address: SocketAddr| SocketAddr::new(address.ip(), address.port());
+                Message::Declare(Box::new(DeclaredFlow {
+                    protocol,
+                    from: plain(from),
+                    to: plain(to),
+                    bits_per_second,
+                    burst_bytes,
+                    longest_wait_ms,
+                }))
             },
         )
     }
@@ -666,6 +713,8 @@ mod tests {
                 .prop_map(|(path, member, taker)| { Message::Through { path, member, taker } }),
             (any::<u16>(), preference()).prop_map(|(path, preference)| Message::Prefer { path, preference }),
             crate::receipt::any_receipt().prop_map(|receipt| Message::Receipt(Box::new(receipt))),
+            listed_rule(),
+            declared_flow(),
         ]
     }
 

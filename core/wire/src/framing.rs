@@ -79,18 +79,23 @@ pub(crate) fn emit(out: &mut Vec<u8>, types: u8, body: impl FnOnce(&mut Vec<u8>)
     out[start..start + PREFIX].copy_from_slice(&len.to_be_bytes());
 }
 
-/// Appends an address and a port.
-pub(crate) fn put_socket(out: &mut Vec<u8>, address: SocketAddr) {
+/// Appends an address.
+pub(crate) fn put_address(out: &mut Vec<u8>, address: IpAddr) {
     match address {
-        SocketAddr::V4(v4) => {
+        IpAddr::V4(v4) => {
             out.push(4);
-            out.extend_from_slice(&v4.ip().octets());
+            out.extend_from_slice(&v4.octets());
         }
-        SocketAddr::V6(v6) => {
+        IpAddr::V6(v6) => {
             out.push(6);
-            out.extend_from_slice(&v6.ip().octets());
+            out.extend_from_slice(&v6.octets());
         }
     }
+}
+
+/// Appends an address and a port.
+pub(crate) fn put_socket(out: &mut Vec<u8>, address: SocketAddr) {
+    put_address(out, address.ip());
     out.extend_from_slice(&address.port().to_be_bytes());
 }
 

@@ -9,6 +9,7 @@ pub mod airtime;
 pub mod compression;
 pub mod control;
 pub mod data;
+pub mod deadline;
 pub mod fragment;
 pub mod frame;
 mod framing;

@@ -121,7 +121,10 @@ impl Hub {
                 | HubAction::SignReceipts { path, .. } => {
                     assert!(self.open.contains_key(&path));
                 }
-                HubAction::SetScheduler { .. } | HubAction::Closed(_) => {}
+                HubAction::SetScheduler { .. }
+                | HubAction::SetDeadlines { .. }
+                | HubAction::SetDeclared { .. }
+                | HubAction::Closed(_) => {}
             }
         }
         assert_eq!(self.machine.paths(), self.open.len());

@@ -1,6 +1,7 @@
 //! Flows whose programs have declared what they send: heard of the kernel, told to this end of the
 //! tunnel, and forgotten when their sockets are gone.
 
+use std::collections::BTreeSet;
 use std::io;
 
 use hawser_control::client::driver::Driver;
@@ -11,6 +12,8 @@ use hawser_proto::egress::{Declaration, MOST_DECLARED};
 use hawser_proto::pool::allocation::Need;
 use hawser_proto::pool::requirement::Requirement;
 use hawser_units::{Bytes, Duration, Instant, Rate};
+use hawser_wire::control::Message;
+use hawser_wire::deadline::{DeclaredFlow, ListedRule};
 use hawser_wire::inner::FlowKey;
 
 use super::Client;
@@ -27,6 +30,8 @@ pub(super) struct Declared {
     kept: Vec<Kept>,
     /// Something is to be told since then.
     changed_at: Option<Instant>,
+    /// Changed since the hubs were told last.
+    untold: BTreeSet<FlowKey>,
     looked_at: Instant,
 }
 
@@ -89,6 +94,7 @@ impl Declared {
                 self.kept.push(Kept { declaration, is_seen });
             }
         }
+        self.untold.insert(declaration.key);
         self.changed_at.get_or_insert(now);
     }
 
@@ -104,7 +110,8 @@ impl Declared {
     fn forget_gone(&mut self, now: Instant) {
         self.looked_at = now;
         let before = self.kept.len();
-        self.kept.retain(|kept| !kept.is_gone());
+        let gone = self.kept.extract_if(.., |kept| kept.is_gone());
+        self.untold.extend(gone.map(|kept| kept.declaration.key));
         if self.kept.len() < before {
             self.changed_at.get_or_insert(now);
         }
@@ -127,12 +134,41 @@ impl Client {
     pub(super) fn see_to_declared(&mut self) {
         let now = self.now();
         if self.declared.handle_timeout(now) {
+            let untold = std::mem::take(&mut self.declared.untold);
             for driver in self.drivers() {
+                self.send_declared(driver, untold.iter());
                 if let Some(session) = driver.machine.session() {
                     self.order_declared(driver, SessionId(session));
                 }
             }
         }
+    }
+
+    /// Tells a hub of all flows, on a new connection, and by which rules packets have deadlines.
+    pub(super) fn send_deadlines(&self, driver: &Driver) {
+        for rule in ListedRule::list(&self.config.deadline_rules()) {
+            driver.tell(Message::Deadline(Box::new(rule)));
+        }
+        let all = self.declared.kept.iter().map(|kept| &kept.declaration.key);
+        self.send_declared(driver, all);
+    }
+
+    /// Tells a hub what programs have declared of these flows, for the way back.
+    fn send_declared<'a>(&self, driver: &Driver, keys: impl Iterator<Item = &'a FlowKey>) {
+        for key in keys {
+            let mut kept = self.declared.kept.iter().map(|kept| kept.declaration);
+            let known = kept.find(|declaration| declaration.key == *key);
+            driver.tell(Message::Declare(Box::new(reverse_declaration(key, known))));
+        }
+    }
+
+    /// Has this end of a session heed the deadlines of the configuration.
+    pub(super) fn order_deadlines(&self, driver: &Driver, session: SessionId) {
+        driver.order(Change::SetDeadlines {
+            session,
+            rules: self.config.deadline_rules(),
+            is_from_client: true,
+        });
     }
 
     pub(super) fn order_declared(&self, driver: &Driver, session: SessionId) {
@@ -145,6 +181,22 @@ fn is_there(key: &FlowKey) -> io::Result<bool> {
     let from = (key.source, key.source_port).into();
     let to = (key.destination, key.destination_port).into();
     sockets::is_there(key.protocol, from, to)
+}
+
+/// Returns the message to a hub about the way back of a flow; it takes back what was declared of
+/// one that is not `known`.
+fn reverse_declaration(key: &FlowKey, known: Option<Declaration>) -> DeclaredFlow {
+    let need = known.map(|declaration| declaration.need);
+    let wait = need.and_then(|need| need.deadline).unwrap_or_default();
+    let bounded = |figure: u128| u32::try_from(figure).unwrap_or(u32::MAX);
+    DeclaredFlow {
+        protocol: key.protocol,
+        from: (key.destination, key.destination_port).into(),
+        to: (key.source, key.source_port).into(),
+        bits_per_second: need.map_or(0, |need| bounded(need.traffic.rate().as_bps().into())),
+        burst_bytes: need.map_or(0, |need| bounded(need.traffic.burst().0.into())),
+        longest_wait_ms: bounded(wait.as_millis()),
+    }
 }
 
 fn declaration(declared: &bpf::Declared) -> Declaration {

@@ -705,6 +705,7 @@ impl Client {
     /// there was none, or on its way when the last one broke, was not heard.
     fn send_settings(&self, driver: &Driver) {
         self.send_schedulers(driver);
+        self.send_deadlines(driver);
         self.send_caps(driver);
         self.send_preferences(driver);
     }

@@ -109,6 +109,14 @@ impl Client {
             let rules = self.config.layer_rules();
             self.driver.order(Change::SetLayerRules { session, rules });
         }
+        if old.deadline_rules() != self.config.deadline_rules() {
+            for driver in self.drivers() {
+                if let Some(session) = driver.machine.session().map(SessionId) {
+                    self.order_deadlines(driver, session);
+                }
+                self.send_deadlines(driver);
+            }
+        }
         self.order_schedulers(&self.schedulers());
         Ok(restart)
     }

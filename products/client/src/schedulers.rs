@@ -56,6 +56,7 @@ impl Client {
         }
         let rules = self.config.layer_rules();
         driver.order(Change::SetLayerRules { session, rules });
+        self.order_deadlines(driver, session);
         self.order_declared(driver, session);
     }
 

@@ -131,6 +131,9 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         if let Some(bps) = flow["declared_bps"].as_u64() {
             say!("  has declared {}", rate(bps))?;
         }
+        if let Some(millis) = flow["deadline_ms"].as_u64() {
+            say!("  of use for {millis} ms")?;
+        }
         if let Some(late) = flow["late"].as_f64() {
             say!(
                 "  late: {:.1} %, dropped so that newer packets arrive in time",

@@ -24,6 +24,7 @@ mod cli_pause;
 mod cli_peer;
 mod cli_pool;
 mod cli_radio;
+mod cli_rate;
 mod cli_receipts;
 mod cli_record;
 mod cli_repeat;
@@ -81,6 +82,7 @@ enum Command {
     Top(cli_top::TopArgs),
     /// Says of flows which class they have and why, and which networks carry them.
     Explain(cli_status::ExplainArgs),
+    Rate(cli_rate::RateArgs),
     Dashboard(cli_dashboard::DashboardArgs),
     /// Says for each network what works on the way to the hub, and what to do about the rest.
     Doctor(cli_doctor::DoctorArgs),
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Command::Status(args) => cli_status::status(&args),
         Command::Top(args) => cli_top::run(&args),
         Command::Explain(args) => cli_status::explain(&args),
+        Command::Rate(args) => cli_rate::run(&args),
         Command::Doctor(args) => cli_doctor::run(&args),
         Command::Usage(args) => cli_usage::run(&args),
         Command::History(args) => cli_history::run(&args),

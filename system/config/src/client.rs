@@ -8,6 +8,7 @@ use std::time::Duration;
 use hawser_linux::netlink::HardwareAddress;
 use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
+use hawser_wire::deadline::{DeadlineRule, MAX_DEADLINE_RULES};
 use hawser_wire::layer;
 use serde::Deserialize;
 
@@ -166,6 +167,21 @@ impl ClientConfig {
     #[must_use]
     pub fn layer_rules(&self) -> Vec<layer::Rule> {
         self.layers.iter().map(|layer| layer.0).collect()
+    }
+
+    /// Lists how long packets of flows are of use in the tunnel; the first rule that fits decides.
+    /// A rule before them whose flows use the hub is an exception.
+    #[must_use]
+    pub fn deadline_rules(&self) -> Vec<DeadlineRule> {
+        let is_for_tunnel = |rule: &&RuleConfig| {
+            rule.domains.is_empty() && rule.flows.cgroup.is_none() && rule.via(true) == Via::Hub
+        };
+        let Some(last) = self.rules.iter().rposition(|rule| rule.deadline.is_some()) else {
+            return Vec::new();
+        };
+        let rules = self.rules[..=last].iter().filter(is_for_tunnel);
+        let most = usize::from(MAX_DEADLINE_RULES);
+        rules.flat_map(RuleConfig::deadline_rules).take(most).collect()
     }
 
     /// Gives settings that are for a device to the name that it has now. Those of a device that is

@@ -21,7 +21,9 @@ use toml::{Table, Value};
 use super::one_or_more::OneOrMore;
 use super::values::address_and_prefix;
 use super::when::When;
-use super::{HostName, Pattern, Span};
+use super::{Deadline, HostName, Pattern, Span};
+
+mod deadline;
 
 /// The table `[direct]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -103,6 +105,8 @@ pub struct RuleConfig {
     /// The hub of the fleet through which its flows go, in place of the one in use; they are told
     /// by `to` alone.
     pub hub: Option<HostName>,
+    /// The time for which packets of its flows are of use, in the tunnel.
+    pub deadline: Option<Deadline>,
     /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
     via: Option<Via>,
 }
@@ -129,6 +133,7 @@ struct RawRule {
     #[serde(default)]
     strict: bool,
     hub: Option<HostName>,
+    deadline: Option<Deadline>,
     via: Option<Via>,
 }
 
@@ -138,9 +143,9 @@ impl TryFrom<RawRule> for RuleConfig {
     fn try_from(raw: RawRule) -> Result<Self, String> {
         let protocol = raw.protocol.map(|name| name.0);
         let is_open = raw.network.0.is_empty() && raw.spread.is_none();
-        if is_open && raw.via.is_none() && raw.hub.is_none() {
+        if is_open && raw.via.is_none() && raw.hub.is_none() && raw.deadline.is_none() {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", via = \"direct\", via = \"hub\" or via = \"faster\""
+                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", deadline = \"150ms\", via = \"direct\", via = \"hub\" or via = \"faster\""
                     .to_owned(),
             );
         }
@@ -183,8 +188,12 @@ impl TryFrom<RawRule> for RuleConfig {
             spread: raw.spread,
             strict: raw.strict,
             hub: raw.hub,
+            deadline: raw.deadline,
             via: raw.via,
         };
+        if let Some(reason) = rule.unfit_for_deadline() {
+            return Err(reason.to_owned());
+        }
         if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
             return Err(
                 "hub = \"hub2.example.org\" goes by destination alone: name subnets in to, and take all else out"

@@ -108,6 +108,37 @@ from_text!(
     "a time with its unit (us, ms, s, min, h, d), such as \"1h\""
 );
 
+/// The time after which a packet is of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deadline(pub Duration);
+
+/// The shortest deadline. Source: five times the resolution of timers, 1 ms, as measured by any
+/// probe.
+const SHORTEST: Duration = Duration::from_millis(5);
+/// The longest: no packet waits longer (`LONGEST_WAIT` of the tunnel's flows).
+const LONGEST: Duration = Duration::from_secs(10);
+
+impl FromStr for Deadline {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let time = text.parse::<Span>().map_err(drop)?.0;
+        let is_possible = (SHORTEST..=LONGEST).contains(&time);
+        is_possible.then_some(Self(time)).ok_or(())
+    }
+}
+
+impl Deadline {
+    /// Returns it as the tunnel counts.
+    #[must_use]
+    pub fn time(self) -> hawser_units::Duration {
+        let nanos = u64::try_from(self.0.as_nanos()).unwrap_or(u64::MAX);
+        hawser_units::Duration::from_nanos(nanos)
+    }
+}
+
+from_text!(Deadline, "a time of 5ms to 10s, such as \"150ms\"");
+
 /// A share of something: `"2%"`, from 0 to 50 %.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share(pub f64);

@@ -84,6 +84,8 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "scheduler": flow.scheduler,
                 "tcp": flow.tcp,
                 "declared_bps": flow.declared_bps,
+                "deadline_ms": flow.deadline_ms,
+                "in_time_bps": flow.in_time_bps,
                 "late": flow.late,
                 "sent_bytes": flow.sent_bytes,
                 "paths": shares,

@@ -127,6 +127,7 @@ fn name(command: &Command) -> &'static str {
             Change::ClosePath { .. } => "close path",
             Change::SetScheduler { .. } => "set scheduler",
             Change::SetLayerRules { .. } => "set layer rules",
+            Change::SetDeadlines { .. } => "set deadlines",
             Change::SetDeclared { .. } => "set declared",
             Change::SetCap { .. } => "set cap",
             Change::SetAirtime { .. } => "set airtime",

@@ -137,6 +137,7 @@ impl Dispatch {
             | Change::ClosePath { session, .. }
             | Change::SetScheduler { session, .. }
             | Change::SetLayerRules { session, .. }
+            | Change::SetDeadlines { session, .. }
             // Of a session that is gone: nobody knows it, and nobody minds.
             | Change::SetDeclared { session, .. } => {
                 places.get(session).map_or(Place::All, |pair| Place::Pair(*pair))

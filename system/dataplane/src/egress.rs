@@ -365,6 +365,14 @@ impl Sender {
             Change::SetLayerRules { session, rules } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_layer_rules(rules.clone());
             }),
+            Change::SetDeadlines {
+                session,
+                rules,
+                is_from_client,
+            } => self.sessions.with(*session, |state| {
+                let egress = state.tunnel.egress_mut();
+                egress.set_deadlines(rules.clone(), *is_from_client);
+            }),
             Change::SetDeclared { session, flows } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_declared(flows, at);
             }),

@@ -567,6 +567,7 @@ impl Receiving {
             | Change::SetPreference { .. }
             | Change::SetScheduler { .. }
             | Change::SetLayerRules { .. }
+            | Change::SetDeadlines { .. }
             | Change::SetDeclared { .. } => {}
         }
     }

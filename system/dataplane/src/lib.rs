@@ -52,6 +52,7 @@ use hawser_units::{Bytes, Duration, Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
 use hawser_wire::data::Class;
+use hawser_wire::deadline::DeadlineRule;
 use hawser_wire::frame::Format;
 use hawser_wire::inner::FlowKey;
 use hawser_wire::layer;
@@ -287,6 +288,15 @@ pub enum Change {
         session: SessionId,
         /// The first that fits decides.
         rules: Vec<layer::Rule>,
+    },
+    /// Says how long packets of some flows are of use that a session sends.
+    SetDeadlines {
+        /// Which session.
+        session: SessionId,
+        /// The first that fits decides.
+        rules: Vec<DeadlineRule>,
+        /// True where this side is the client.
+        is_from_client: bool,
     },
     /// Says which flows of a session have declared what they send; no others any more.
     SetDeclared {
@@ -538,6 +548,13 @@ pub struct FlowSnapshot {
     /// What it has declared to send, if it has. Units: bit/s of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_bps: Option<u64>,
+    /// The time for which a packet is of use, where a program or a rule says so, ms.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub deadline_ms: Option<u128>,
+    /// The rate that will arrive in time during the next second, in nine of ten, bit/s of inner
+    /// packets; `None` where its packets are of use however late.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub in_time_bps: Option<u64>,
     /// Share of its packets that were dropped because they would have come too late, 0 to 1; `None`
     /// where they are of use however late.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hawser_proto::flow::Flow;
 use hawser_proto::path::policing;
-use hawser_units::{Duration, Instant};
+use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
 use hawser_wire::inner::{FlowKey, protocol};
@@ -46,6 +46,7 @@ pub(super) fn of_session(
     busiest.sort_by_key(sent);
     let since = at - RECENT;
     let open_flows = session.tunnel.egress().flows().open_since(since);
+    let deadline = |flow: &Flow<_>| session.tunnel.egress().deadline(flow);
     let show = |flow: &Flow<_>| FlowSnapshot {
         flow: words(&flow.key),
         class: flow.class.name(),
@@ -61,7 +62,9 @@ pub(super) fn of_session(
             .egress()
             .declared(&flow.key)
             .map(|need| need.traffic.rate().as_bps()),
-        late: flow.budget().map(|_| late_share(flow)),
+        deadline_ms: deadline(flow).map(|time| time.as_millis()),
+        in_time_bps: session.tunnel.egress().rate_in_time(flow, at).map(Rate::as_bps),
+        late: deadline(flow).or(flow.budget()).map(|_| late_share(flow)),
         sent_bytes: flow.sent,
         by_path: flow.by_path.clone(),
     };

@@ -144,6 +144,9 @@ impl<B: Copy> Egress<B> {
             self.leave_out_dear(u64::from(len) + FRAMING as u64, now);
         }
         self.spare_sooner_flows(slot, class, now);
+        if class == Class::Layered {
+            self.limit_layered_queue(now);
+        }
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.
         if let Some(at) = declared.filter(|_| class != Class::Layered) {

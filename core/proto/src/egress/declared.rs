@@ -25,6 +25,7 @@
 
 use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::FRAMING;
+use hawser_wire::deadline::DeclaredFlow;
 use hawser_wire::inner::{FlowKey, protocol};
 
 use super::{Decision, Egress, Transmit, Turn};
@@ -73,6 +74,22 @@ impl Declaration {
 
     fn payload(&self, len: u64) -> u64 {
         len.saturating_sub(self.headers()).max(1)
+    }
+}
+
+impl From<&DeclaredFlow> for Declaration {
+    fn from(flow: &DeclaredFlow) -> Self {
+        let wait = u64::from(flow.longest_wait_ms);
+        Self {
+            key: flow.key(),
+            need: Need {
+                traffic: Requirement::TokenBucket {
+                    rate: Rate::from_bps(flow.bits_per_second.into()),
+                    burst: Bytes(flow.burst_bytes.into()),
+                },
+                deadline: (wait > 0).then(|| Duration::from_millis(wait)),
+            },
+        }
     }
 }
 

@@ -109,6 +109,7 @@ impl<B: Copy> Egress<B> {
             checksum_partial: offload.checksum_partial,
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
+            begun: None,
             order_free: is_bare_ack(packet, &summary),
             layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,

@@ -91,6 +91,26 @@ impl<B> Run<B> {
         Some(Piece::of(&range, path.mtu()))
     }
 
+    /// The next piece of a packet that goes in pieces of `room` bytes, one at a time, or that has
+    /// begun to; `None` when it goes at once.
+    pub(super) fn piece_on(&mut self, path: &Path, room: Option<u16>) -> Option<Piece> {
+        let from = self.begun.map_or(0, |(from, _)| from);
+        let room = room.unwrap_or(u16::MAX).min(path.mtu());
+        if from == 0 && (room == path.mtu() || self.len_of(self.next) <= usize::from(room)) {
+            return None;
+        }
+        if self.form(self.next) == Form::Compressed {
+            self.context = None;
+        }
+        let len = u16::try_from(self.len_of(self.next)).unwrap_or(u16::MAX);
+        Some(Piece::of(&(from..len), room).one(0))
+    }
+
+    /// Returns the byte that follows a piece of the packet; `None` behind the last.
+    pub(super) fn rest_from(&self, piece: Piece) -> Option<u16> {
+        (usize::from(piece.to) < self.len_of(self.next)).then_some(piece.to)
+    }
+
     /// Bytes of the body of a datagram: of a segment behind the next one, or of a piece of the
     /// next.
     pub(super) fn body_len(&self, piece: Option<Piece>, step: u16) -> usize {

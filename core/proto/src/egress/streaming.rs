@@ -326,7 +326,10 @@ impl<B: Copy> Egress<B> {
         (lane, count): (usize, u16),
         now: Instant,
     ) -> Option<Transmit<B>> {
-        let each = usize::from(self.lanes[lane].path.mtu()).saturating_sub(STREAM_LEN) as u16;
+        let room = self.piece_room(slot, lane, now);
+        let count = if room.is_some() { 1 } else { count };
+        let mtu = self.lanes[lane].path.mtu().min(room.unwrap_or(u16::MAX));
+        let each = usize::from(mtu).saturating_sub(STREAM_LEN) as u16;
         let max = u64::from(each) * u64::from(count);
         let chunk = self.streaming.sending.next(id, max);
         let Some(chunk) = chunk else {

@@ -200,6 +200,7 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
             checksum_partial: false,
             ecn_capable: false,
             mark: false,
+            begun: None,
             order_free: false,
             layer: None,
             since: now,

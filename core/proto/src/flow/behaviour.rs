@@ -40,6 +40,8 @@ pub(super) struct Meter {
     since: Instant,
     bytes: u64,
     behaviour: Option<Behaviour>,
+    /// Rate in the last window that has ended.
+    rate: Rate,
 }
 
 impl Meter {
@@ -48,6 +50,7 @@ impl Meter {
             since: now,
             bytes: 0,
             behaviour: None,
+            rate: Rate::ZERO,
         }
     }
 
@@ -63,7 +66,8 @@ impl Meter {
         if elapsed < WINDOW || self.behaviour == Some(Behaviour::Transfer) {
             return self.behaviour;
         }
-        let is_call = Rate::of(Bytes(self.bytes), elapsed).is_none_or(|rate| rate <= CALL_BELOW);
+        self.rate = Rate::of(Bytes(self.bytes), elapsed).unwrap_or_default();
+        let is_call = self.rate <= CALL_BELOW;
         self.behaviour = Some(if is_call {
             Behaviour::Call
         } else {
@@ -71,6 +75,17 @@ impl Meter {
         });
         (self.since, self.bytes) = (now, 0);
         self.behaviour
+    }
+}
+
+impl Meter {
+    /// Returns true while the first window goes on.
+    pub(super) fn is_new(&self) -> bool {
+        self.behaviour.is_none()
+    }
+
+    pub(super) fn rate(&self) -> Rate {
+        self.rate
     }
 }
 

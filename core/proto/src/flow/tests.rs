@@ -1,5 +1,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
+use hawser_units::Net;
+use hawser_wire::deadline::DeadlineRule;
 use hawser_wire::inner::Ecn;
 use hawser_wire::offload::Offload;
 
@@ -49,6 +51,7 @@ fn run(buffer: u32, segments: u16, since: Instant) -> Run<u32> {
         checksum_partial: true,
         ecn_capable: false,
         mark: false,
+        begun: None,
         order_free: false,
         layer: None,
         since,
@@ -542,4 +545,78 @@ fn a_flow_that_always_has_one_more_packet_gets_its_share_and_no_more() {
     }
     // The 41st part of 400 packets, or less: it never has two that wait.
     assert!((5..=12).contains(&own), "{own}");
+}
+
+/// A rule for all flows of a port.
+fn deadline_rule(port: u16, deadline: Option<u64>) -> DeadlineRule {
+    DeadlineRule {
+        protocol: None,
+        ports: Some((port, port)),
+        near: None,
+        far: None,
+        dscp: None,
+        deadline: deadline.map(Duration::from_millis),
+    }
+}
+
+#[test]
+fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
+    let mut flows = flows();
+    let rules = vec![
+        deadline_rule(5005, None),
+        deadline_rule(443, Some(150)),
+        deadline_rule(5005, Some(80)),
+    ];
+    flows.set_deadlines(rules, true);
+    let quic = summary(protocol::UDP, 40_000, 443, 0);
+    let spared = summary(protocol::UDP, 40_000, 5005, 0);
+    let mut deadline = |summary: &Summary| {
+        flows
+            .enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+        let flow = flows.get(flows.slot(&summary.key).expect("known"));
+        flow.map(|flow| (flow.class, flow.unordered, flow.deadline()))
+            .expect("known")
+    };
+    let in_time = (Class::Realtime, true, Some(MS * 150));
+    assert_eq!(deadline(&quic), in_time, "datagrams of any protocol");
+    assert_eq!(deadline(&summary(protocol::TCP, 40_000, 443, 0)).2, None);
+    assert_eq!(deadline(&spared).2, None, "an exception");
+    flows.set_deadlines(vec![deadline_rule(5005, Some(80))], true);
+    let mut deadline = |summary: &Summary| {
+        flows
+            .enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN)
+            .expect("room");
+        flows
+            .get(flows.slot(&summary.key).expect("known"))
+            .and_then(Flow::deadline)
+    };
+    assert_eq!(
+        deadline(&spared),
+        Some(MS * 80),
+        "flows that are there heed new rules"
+    );
+    assert_eq!(deadline(&quic), None);
+}
+
+#[test]
+fn sides_of_a_rule_are_the_client_s_and_the_far_one_in_both_directions() {
+    let near = summary(protocol::UDP, 40_000, 5004, 0);
+    let rule = DeadlineRule {
+        near: Some(Net::host(near.key.source)),
+        far: Some(Net::host(near.key.destination)),
+        ..deadline_rule(5004, Some(150))
+    };
+    let back = Summary {
+        key: FlowKey {
+            source: near.key.destination,
+            destination: near.key.source,
+            source_port: near.key.destination_port,
+            destination_port: near.key.source_port,
+            ..near.key
+        },
+        ..near
+    };
+    assert!(rule.matches(&near, true) && rule.matches(&back, false));
+    assert!(!rule.matches(&near, false) && !rule.matches(&back, true));
 }

@@ -431,6 +431,8 @@ impl ClientSession {
             Message::Airtime { .. } => Err(Violation::Unexpected("airtime")),
             Message::Pause { .. } => Err(Violation::Unexpected("pause")),
             Message::Through { .. } => Err(Violation::Unexpected("through")),
+            Message::Deadline(_) => Err(Violation::Unexpected("deadline")),
+            Message::Declare(_) => Err(Violation::Unexpected("declare")),
             Message::Unknown(_) => Ok(()),
         }
     }

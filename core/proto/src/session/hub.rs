@@ -4,11 +4,14 @@ use hawser_units::{Duration, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::{CloseReason, Message};
 use hawser_wire::data::Class;
+use hawser_wire::deadline::{DeadlineRule, DeclaredFlow, ListedRule};
+use hawser_wire::inner::FlowKey;
 use hawser_wire::preference::Preference;
 use hawser_wire::receipt::CODE_LEN;
 
 use super::Violation;
 use crate::checkpoint::{BadCheckpoint, HubPaths};
+use crate::egress::MOST_DECLARED;
 
 /// Most paths of a session. A scheduler sees at most 64 at a time.
 pub const MAX_PATHS: usize = 64;
@@ -74,6 +77,16 @@ pub enum HubAction {
         /// The code of the client, as that neighbour knows it.
         taker: [u8; CODE_LEN],
     },
+    /// The client has said how long packets of some flows are of use.
+    SetDeadlines {
+        /// The rules; the first that fits decides.
+        rules: Vec<DeadlineRule>,
+    },
+    /// The client has said what its programs have declared of flows that the hub sends.
+    SetDeclared {
+        /// The flows, none left out.
+        flows: Vec<DeclaredFlow>,
+    },
     /// The client ended the connection.
     Closed(CloseReason),
 }
@@ -96,6 +109,10 @@ pub struct HubSession {
     next_path: u32,
     transmits: VecDeque<Message>,
     actions: VecDeque<HubAction>,
+    /// Rules of which not all have come.
+    rules: Vec<DeadlineRule>,
+    /// Declared flows, at most [`MOST_DECLARED`].
+    declared: BTreeMap<FlowKey, DeclaredFlow>,
 }
 
 impl HubSession {
@@ -152,6 +169,12 @@ impl HubSession {
     /// A new control connection carries the session: what was meant for the old one is moot.
     pub fn handle_control_up(&mut self) {
         self.transmits.clear();
+        self.rules.clear();
+        // The client says it again.
+        if !std::mem::take(&mut self.declared).is_empty() {
+            self.actions
+                .push_back(HubAction::SetDeclared { flows: Vec::new() });
+        }
     }
 
     /// Takes a message from the client; `fresh_index` draws a number for a path, unique in the
@@ -198,6 +221,8 @@ impl HubSession {
                 self.actions
                     .push_back(HubAction::SetScheduler { class, scheduler });
             }
+            Message::Deadline(listed) => self.on_deadline(listed),
+            Message::Declare(flow) => self.on_declare(**flow),
             Message::Ping(number) => self.transmits.push_back(Message::Pong(*number)),
             Message::Pong(_) | Message::Unknown(_) => {}
             Message::Close(reason) => self.actions.push_back(HubAction::Closed(*reason)),
@@ -223,6 +248,33 @@ impl HubSession {
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<HubAction> {
         self.actions.pop_front()
+    }
+
+    /// Gathers rules; one that does not follow the last is left out, the first replaces all.
+    fn on_deadline(&mut self, listed: &ListedRule) {
+        if listed.index == 0 {
+            self.rules.clear();
+        }
+        if usize::from(listed.index) != self.rules.len() {
+            return;
+        }
+        self.rules.extend(listed.rule.clone());
+        if listed.count == self.rules.len() as u8 {
+            let rules = std::mem::take(&mut self.rules);
+            self.actions.push_back(HubAction::SetDeadlines { rules });
+        }
+    }
+
+    /// Heeds declarations of up to [`MOST_DECLARED`] flows.
+    fn on_declare(&mut self, flow: DeclaredFlow) {
+        let key = flow.key();
+        if flow.bits_per_second == 0 {
+            self.declared.remove(&key);
+        } else if self.declared.len() < MOST_DECLARED || self.declared.contains_key(&key) {
+            self.declared.insert(key, flow);
+        }
+        let flows = self.declared.values().copied().collect();
+        self.actions.push_back(HubAction::SetDeclared { flows });
     }
 
     fn on_path_open(

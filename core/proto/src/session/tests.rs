@@ -3,6 +3,7 @@ mod agreement;
 use hawser_units::{Duration, Instant, NetworkId, Rate};
 use hawser_wire::control::{CloseReason, Limit, Message, OtherHub};
 use hawser_wire::data::Class;
+use hawser_wire::deadline::{DeadlineRule, DeclaredFlow, ListedRule};
 use hawser_wire::preference::{Preference, Priority};
 use hawser_wire::receipt::Receipt;
 
@@ -735,4 +736,55 @@ fn a_hub_continues_also_when_all_ids_are_used() {
     };
     let hub = HubSession::restore(&saved).unwrap();
     assert_eq!(hub.checkpoint(), saved);
+}
+
+#[test]
+fn a_hub_heeds_deadlines_once_all_rules_have_come_and_forgets_declarations_with_the_connection() {
+    let rule = |port| DeadlineRule {
+        protocol: None,
+        ports: Some((port, port)),
+        near: None,
+        far: None,
+        dscp: None,
+        deadline: Some(Duration::from_millis(150)),
+    };
+    let mut hub = HubSession::new();
+    let mut say = |message: Message| {
+        hub.handle_message(&message, || 1).expect("fine");
+        hub.poll_action()
+    };
+    let rules = vec![rule(1), rule(2)];
+    let listed: Vec<_> = ListedRule::list(&rules).collect();
+    let deadline = |at: usize| Message::Deadline(Box::new(listed[at].clone()));
+    assert_eq!(say(deadline(1)), None, "the first is missing");
+    assert_eq!(say(deadline(0)), None);
+    assert_eq!(say(deadline(1)), Some(HubAction::SetDeadlines { rules }));
+    let none = ListedRule::list(&[]).next().expect("it says that there are none");
+    let rules = Vec::new();
+    assert_eq!(
+        say(Message::Deadline(Box::new(none))),
+        Some(HubAction::SetDeadlines { rules })
+    );
+    let flow = DeclaredFlow {
+        protocol: 17,
+        from: ([192, 0, 2, 1], 5004).into(),
+        to: ([100, 96, 0, 2], 5004).into(),
+        bits_per_second: 64_000,
+        burst_bytes: 0,
+        longest_wait_ms: 150,
+    };
+    let back = DeclaredFlow {
+        bits_per_second: 0,
+        ..flow
+    };
+    let declared = |flows| Some(HubAction::SetDeclared { flows });
+    assert_eq!(say(Message::Declare(Box::new(flow))), declared(vec![flow]));
+    assert_eq!(say(Message::Declare(Box::new(back))), declared(Vec::new()));
+    assert_eq!(say(Message::Declare(Box::new(flow))), declared(vec![flow]));
+    hub.handle_control_up();
+    assert_eq!(
+        hub.poll_action(),
+        declared(Vec::new()),
+        "the client says it again"
+    );
 }

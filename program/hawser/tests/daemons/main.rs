@@ -7,6 +7,7 @@
 mod acme;
 mod blocked;
 mod dashboard;
+mod deadlines;
 mod declared;
 mod dhcp;
 mod first_steps;

@@ -469,10 +469,30 @@ pub(super) const KEYS: &[Key] = &[
                 let says = [Via::Direct, Via::Hub, Via::Faster]
                     .iter()
                     .any(|via| rule.is_via(*via));
-                !says && rule.hub.is_none()
+                !says && rule.hub.is_none() && rule.deadline.is_none()
             })
         },
         refused: EVERYWHERE,
+    },
+    Key {
+        name: "[[rule]] deadline",
+        example: "[[rule]]\nport = 5004\ndeadline = \"150ms\"",
+        is_set: |config| of_rule(config, |rule| rule.deadline.is_some()),
+        refused: of_hubs(
+            "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+        ),
+    },
+    Key {
+        name: "[[rule]] deadline and from",
+        example: "[[rule]]\nfrom = \"192.168.50.8\"\ndeadline = \"150ms\"",
+        is_set: |config| {
+            of_rule(config, |rule| {
+                rule.deadline.is_some() && !rule.flows.from.is_empty()
+            })
+        },
+        refused: of_hubs(
+            "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+        ),
     },
     Key {
         name: "[[rule]] hub",

@@ -112,6 +112,11 @@ pub(super) const NEEDS: &[Need] = &[
         reason: "a rule with from is for machines behind this one: write forward = true, or the names of the LANs: forward = [\"br-lan\"]",
     },
     Need {
+        key: "[[rule]] deadline and from",
+        any_of: &["subnets"],
+        reason: "machines behind this one have its own address in the tunnel, so a deadline cannot go by from: write subnets = [\"192.168.50.0/24\"] and have the hub lead it here, or go by port or dscp (a machine that marks its packets EF needs no rule)",
+    },
+    Need {
         key: "[[rule]] domain",
         any_of: &["dns = \"networks\""],
         reason: "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",

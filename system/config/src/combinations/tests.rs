@@ -71,6 +71,9 @@ fn expected(names: &[&str], mode: Mode) -> Vec<&'static str> {
     if rules.iter().any(|name| all.contains(name)) {
         all.insert("[[rule]] via = \"direct\"");
     }
+    if all.contains("[[rule]] deadline and from") {
+        all.extend(["[[rule]] deadline", "[[rule]] from"]);
+    }
     let mut found = Vec::new();
     found.extend(all.iter().filter_map(|name| key(name).refused[mode as usize]));
     for conflict in CONFLICTS {

@@ -19,6 +19,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use hawser_config::identity::{KeyHash, random};
 use hawser_dataplane::{Change, EpochKeys, Orders, Role, SessionId, preferred_cipher};
+use hawser_proto::egress::Declaration;
 use hawser_proto::scheduler;
 use hawser_proto::session::{HubAction, HubSession, MAX_PATHS, Violation};
 use hawser_units::{Net, PathId};
@@ -728,6 +729,18 @@ fn carry_out(
             } else {
                 tracing::debug!(session = id.0, scheduler, "client asks for an unknown scheduler");
             }
+        }
+        HubAction::SetDeadlines { rules } => orders(
+            Change::SetDeadlines {
+                session: id,
+                rules,
+                is_from_client: false,
+            }
+            .into(),
+        ),
+        HubAction::SetDeclared { flows } => {
+            let flows = flows.iter().map(Declaration::from).collect();
+            orders(Change::SetDeclared { session: id, flows }.into());
         }
         HubAction::SetCap { path, cap } => {
             tracing::debug!(

@@ -186,6 +186,8 @@ impl Pair {
                 | HubAction::SetPause { .. }
                 | HubAction::SetPreference { .. }
                 | HubAction::SignReceipts { .. }
+                | HubAction::SetDeadlines { .. }
+                | HubAction::SetDeclared { .. }
                 | HubAction::Closed(_)) => {
                     panic!("{other:?}")
                 }

@@ -1,0 +1,70 @@
+//! `hawser rate`: what an encoder may send so that it arrives in time.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hawser_host::control_socket::{Request, ask};
+use hawser_terminal::say;
+use serde_json::{Value, json};
+
+use crate::Which;
+use crate::amounts::rate;
+
+/// The time between two lines. Source: that between two samples of the rate (`egress/outlook.rs`),
+/// as measured there.
+const EVERY: Duration = Duration::from_millis(200);
+
+/// Shows which rate of a flow will arrive in time during the next second, in nine of ten seconds.
+///
+/// Flows have such a rate of which a program or a rule says how long their packets are of use, and
+/// other real-time flows by their class. An encoder that sends no more than that loses little.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RateArgs {
+    /// Part of a flow's description, such as 203.0.113.2:5004; all real-time flows when left out.
+    #[arg(default_value = "")]
+    flow: String,
+    /// Prints a JSON object for each flow, five times a second, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+    #[command(flatten)]
+    which: Which,
+}
+
+pub(crate) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
+    let socket = args.which.socket()?;
+    let flow = || args.flow.clone();
+    loop {
+        let answer = ask(&socket, &Request::Explain { flow: flow() })?;
+        let all = answer["flows"].as_array().into_iter().flatten();
+        let known: Vec<&Value> = all.filter(|flow| flow["in_time_bps"].is_u64()).collect();
+        if !args.watch {
+            return print_once(&known, &args.flow);
+        }
+        for flow in known {
+            say!("{}", line(flow))?;
+        }
+        std::thread::sleep(EVERY);
+    }
+}
+
+fn print_once(flows: &[&Value], wanted: &str) -> anyhow::Result<ExitCode> {
+    if flows.is_empty() {
+        say!("no real-time flow that this side sends contains {wanted:?}")?;
+        return Ok(ExitCode::FAILURE);
+    }
+    for flow in flows {
+        let name = flow["flow"].as_str().unwrap_or_default();
+        say!("{name}: {}", rate(flow["in_time_bps"].as_u64().unwrap_or(0)))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The object that a program reads of a flow.
+fn line(flow: &Value) -> Value {
+    json!({
+        "flow": flow["flow"],
+        "bits_per_second": flow["in_time_bps"],
+        "deadline_ms": flow["deadline_ms"],
+        "late": flow["late"],
+    })
+}
