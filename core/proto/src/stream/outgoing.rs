@@ -36,6 +36,20 @@ pub(super) struct Outgoing {
     progress_at: Instant,
     /// Count of stalls since.
     stalls: u32,
+    recovery: Option<Recovery>,
+}
+
+/// Recovery from a stall: acknowledgements name few ranges, and no report names what is missing
+/// between them, so each one that names more makes its gaps be sent again at once.
+///
+/// Source: RFC 6675 section 5.1, which counts all as lost that is not known to have arrived when
+/// the timer of the connection expires.
+#[derive(Clone, Copy, Debug)]
+struct Recovery {
+    /// Gaps before are sent again already.
+    resent: u64,
+    /// Bytes before were sent when the stream had stalled.
+    until: u64,
 }
 
 /// The longest wait for progress is the first one doubled this often.
@@ -65,6 +79,7 @@ impl Outgoing {
             is_end_acknowledged: false,
             progress_at: now,
             stalls: 0,
+            recovery: None,
         }
     }
 
@@ -194,6 +209,7 @@ impl Outgoing {
             self.arrived.remove(0..next);
             self.to_send.remove(0..next);
         }
+        self.recover();
         if is_complete {
             self.is_finished = true;
             (self.is_end_owed, self.is_end_acknowledged) = (false, true);
@@ -219,12 +235,17 @@ impl Outgoing {
     pub(super) fn on_stall(&mut self, now: Instant) {
         self.stalls += 1;
         self.progress_at = now;
-        let known_end = self.arrived.iter().last().map_or(self.highest, |last| last.end);
-        let end = known_end.min(self.highest);
-        let start = self.acknowledged;
+        self.is_end_owed |= self.is_finished && !self.is_end_acknowledged;
+        self.recovery = Some(Recovery {
+            resent: self.acknowledged,
+            until: self.highest,
+        });
+        if !self.arrived.is_empty() {
+            return self.recover();
+        }
         let mut left = STALLED;
         let Self { arrived, to_send, .. } = self;
-        for gap in arrived.gaps(start..end) {
+        for gap in arrived.gaps(self.acknowledged..self.highest) {
             let gap = gap.start..gap.end.min(gap.start + left);
             left -= gap.end - gap.start;
             to_send.insert(gap);
@@ -232,7 +253,27 @@ impl Outgoing {
                 break;
             }
         }
-        self.is_end_owed |= self.is_finished && !self.is_end_acknowledged;
+    }
+
+    /// Counts what is missing before bytes that have arrived as lost, in a recovery.
+    fn recover(&mut self) {
+        let Some(Recovery { resent, until }) = self.recovery else {
+            return;
+        };
+        if self.acknowledged >= until {
+            self.recovery = None;
+            return;
+        }
+        let known = self.arrived.iter().last().map_or(0, |last| last.end).min(until);
+        let start = resent.max(self.acknowledged);
+        let Self { arrived, to_send, .. } = self;
+        for gap in arrived.gaps(start..known.max(start)) {
+            to_send.insert(gap);
+        }
+        self.recovery = Some(Recovery {
+            resent: known.max(start),
+            until,
+        });
     }
 
     /// Gives the rest up.

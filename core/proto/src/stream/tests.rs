@@ -458,6 +458,32 @@ fn a_byte_whose_loss_nobody_reports_is_sent_again_ever_less_often() {
 }
 
 #[test]
+fn gaps_that_no_report_names_are_all_sent_again_after_one_stall() {
+    let (mut near, mut far) = joined();
+    near.sending.write(id(0), 4_000);
+    near.settle(at(10));
+    let sent = near.transmit(&[id(0)], at(10));
+    // More gaps than an acknowledgement has ranges.
+    for datagram in sent.iter().skip(1).step_by(2) {
+        far.receive(datagram, at(11));
+    }
+    pass(&mut far, &mut near, at(20));
+    let stalled = (30..2_000).step_by(10).find(|millis| {
+        near.sending.handle_timeout(TIMEOUT, at(*millis));
+        pass(&mut near, &mut far, at(*millis)) > 0
+    });
+    // No timer is needed any more.
+    let mut now = stalled.expect("it stalls once");
+    for _ in 0..8 {
+        now += 10;
+        pass(&mut far, &mut near, at(now));
+        pass(&mut near, &mut far, at(now));
+    }
+    let read = far.receiving.readable(id(0));
+    assert_eq!(read, Some(2_400), "all of the first burst");
+}
+
+#[test]
 fn a_half_of_a_stream_may_end_before_the_other() {
     let (mut near, mut far) = joined();
     near.sending.finish(id(0));
