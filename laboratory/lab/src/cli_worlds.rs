@@ -1,4 +1,4 @@
-//! `hawser-lab worlds`: properties that must hold in situations that nobody chose.
+//! `hawser-lab worlds`: properties that must hold in situations that no author chose.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -26,7 +26,7 @@ pub(crate) struct WorldsArgs {
     /// Allows seeds from 5,001 on, which are kept aside: judge with them, never tune to them.
     #[arg(long)]
     aside: bool,
-    /// How many worlds at once; by default one for each core.
+    /// Count of worlds at once; by default one for each core.
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
     /// Directory of results (`worlds.jsonl`); worlds that it has are not run again.
@@ -41,7 +41,8 @@ pub(crate) struct WorldsArgs {
     /// Prints the world of a seed as a scenario, and runs nothing.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["shrink", "fit", "list", "judge"])]
     draw: Option<u64>,
-    /// Reduces the failing world of a seed to a scenario of few lines that still fails, and prints it.
+    /// Reduces the failing world of a seed to a scenario of few lines that still fails, and prints
+    /// it.
     #[arg(long, value_name = "SEED", conflicts_with_all = ["fit", "list", "judge"])]
     shrink: Option<u64>,
     /// Runs that `--shrink` may take.
@@ -319,7 +320,7 @@ fn list() -> anyhow::Result<ExitCode> {
 }
 
 const HELP: &str = "\
-A world has 1 to 6 networks with rates, delays, loss, queues, path MTUs, policers, translators and rivals that nobody
+A world has 1 to 6 networks with rates, delays, loss, queues, path MTUs, policers, translators and rivals that no author
 chose, failures, and workloads. It runs through the tunnel, over each network alone, with packets in turn, and over
 MPTCP. The same seed is the same world.
 

@@ -3,7 +3,7 @@
 //! A recording is a text of one of the two forms of [`hawser_netem::Trace`]. It gives one rate for
 //! each second, and where single deliveries are recorded also the waits between them. Each
 //! distribution holds the deciles over all recordings, so that a draw has the values of networks
-//! that somebody has met.
+//! that exist.
 //!
 //! Limitations: recordings of rates hold no delay, loss or queue; ranges of these are chosen, and
 //! named, in `networks.rs`.

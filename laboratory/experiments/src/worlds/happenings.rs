@@ -1,4 +1,4 @@
-//! What happens in a world while its workloads run: events, rivals, and the workloads themselves.
+//! Events, rivals and workloads of a world.
 
 use toml::{Table, Value};
 
@@ -52,7 +52,7 @@ fn set_rate(at: f64, network: &Drawn, share: f64, events: &mut Vec<Timed>) {
     }
 }
 
-/// One to four steps to a tenth up to the double of the mean.
+/// Draws one to four steps to a tenth up to the double of the mean.
 fn steps(draw: &mut Draw, seconds: f64, network: &Drawn, events: &mut Vec<Timed>) {
     for _ in 0..=draw.index(4) {
         let at = draw.uniform(0.5, seconds - 0.5);
@@ -154,7 +154,7 @@ pub(super) fn workloads(seed: u64, networks: &[Drawn]) -> Vec<Table> {
     all
 }
 
-/// One to four downloads of fixed size; the world ends with them.
+/// Draws one to four downloads of fixed size; the world ends with them.
 fn pages(draw: &mut Draw) -> Vec<Table> {
     let page = |kilobytes: f64| {
         let size = text(&format!("{}kB", kilobytes.round()));

@@ -1,9 +1,9 @@
 //! Runs a world over the tunnel and over its baselines, and judges each property.
 //!
-//! Baselines run in the simulator only, under the same settings and events. A network's treatment of
-//! UDP alone (a policer, a block) applies to all protocols of a baseline: the daemon answers a block
-//! of UDP with TLS, which the simulator does not have, so that a baseline of TCP would measure a
-//! network that the tunnel cannot use.
+//! Baselines run in the simulator only, under the same settings and events. A network's treatment
+//! of UDP alone (a policer, a block) applies to all protocols of a baseline: the daemon answers a
+//! block of UDP with TLS, which the simulator does not have, so that a baseline of TCP would
+//! measure a network that the tunnel cannot use.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -143,13 +143,13 @@ impl<'a> Judge<'a> {
     }
 
     /// Notes a measure, and a violation unless the value is at least the limit.
-    fn at_least(&mut self, property: Property, (value, base, limit): (f64, f64, f64), detail: String) {
+    fn check_minimum(&mut self, property: Property, (value, base, limit): (f64, f64, f64), detail: String) {
         let share = if base > 0.0 { value / base } else { 1.0 };
         self.note(property, share, f64::min);
         self.check(property, value >= limit, (value, limit), detail);
     }
 
-    fn at_most(&mut self, property: Property, (value, limit): (f64, f64), detail: String) {
+    fn check_maximum(&mut self, property: Property, (value, limit): (f64, f64), detail: String) {
         self.note(property, value, f64::max);
         self.check(property, value <= limit, (value, limit), detail);
     }
@@ -176,12 +176,12 @@ impl<'a> Judge<'a> {
 
     fn memory(&mut self) {
         let (reordered, entrance) = (self.peaks.reordered, self.peaks.entrance);
-        self.at_most(
+        self.check_maximum(
             Property::ReorderMemory,
             (reordered, limits::REORDER),
             "packets".to_owned(),
         );
-        self.at_most(
+        self.check_maximum(
             Property::EntranceQueue,
             (entrance, limits::ENTRANCE),
             "bytes".to_owned(),
@@ -217,7 +217,7 @@ impl<'a> Judge<'a> {
             let name = &usable(self.scenario)[network].name;
             let detail = format!("bit/s; {name} alone");
             let best = best * share;
-            self.at_least(
+            self.check_minimum(
                 Property::GoodputAlone,
                 (own, best, best * limits::GOODPUT),
                 detail,
@@ -229,14 +229,14 @@ impl<'a> Judge<'a> {
         if self.is_asked(&[Property::GoodputMptcp]) {
             let mptcp = sum(&report(&only_usable(baseline(self.scenario)), &Via::Mptcp)?) * share;
             let limit = mptcp * limits::GOODPUT;
-            self.at_least(Property::GoodputMptcp, (own, mptcp, limit), "bit/s".to_owned());
+            self.check_minimum(Property::GoodputMptcp, (own, mptcp, limit), "bit/s".to_owned());
         }
         if self.is_asked(&[Property::GoodputRoundRobin]) {
             let mut in_turn = self.scenario.clone();
             in_turn.schedulers = Class::ALL.map(|class| (class, "round-robin".to_owned())).to_vec();
             let in_turn = sum(&report(&in_turn, &Via::Hub)?);
             let limit = in_turn * limits::GOODPUT;
-            self.at_least(
+            self.check_minimum(
                 Property::GoodputRoundRobin,
                 (own, in_turn, limit),
                 "bit/s".to_owned(),
@@ -320,7 +320,7 @@ impl<'a> Judge<'a> {
         let duration = self.scenario.duration.as_secs_f64();
         let in_failures = self.failures() * limits::SUSPICION.as_secs_f64() / duration;
         let values = (own, best, best - limits::TIMELY - in_failures);
-        self.at_least(Property::Timely, values, format!("workload {at}"));
+        self.check_minimum(Property::Timely, values, format!("workload {at}"));
     }
 
     fn bulk_datagrams(&mut self, at: usize) {
@@ -331,7 +331,7 @@ impl<'a> Judge<'a> {
             .map(|report| arrived(&report.workloads[at], 0.0));
         let best = alone.fold(0.0, f64::max);
         let values = (own, best, best * limits::GOODPUT);
-        self.at_least(Property::BulkDatagrams, values, format!("workload {at}"));
+        self.check_minimum(Property::BulkDatagrams, values, format!("workload {at}"));
     }
 
     fn sizes(&mut self, at: usize, size: u64, working: &Working) {
@@ -346,7 +346,7 @@ impl<'a> Judge<'a> {
             .map(|report| arrived(&report.workloads[at], 0.5));
         let limit = alone.fold(0.0, f64::max).min(0.5);
         let detail = format!("workload {at}, {size} bytes of payload");
-        self.at_least(Property::Sizes, (own, 1.0, limit), detail);
+        self.check_minimum(Property::Sizes, (own, 1.0, limit), detail);
     }
 
     /// Count of events that end or begin a failure.
@@ -369,7 +369,7 @@ impl<'a> Judge<'a> {
                 .fold(0.0, f64::max);
             let in_failures = self.failures() * (1.0 / interval.as_secs_f64()).max(1.0);
             let limit = best - limits::ANSWERS - (1.0 + in_failures) / sent.max(1.0);
-            self.at_least(Property::Answers, (own, best, limit), format!("workload {at}"));
+            self.check_minimum(Property::Answers, (own, best, limit), format!("workload {at}"));
         }
     }
 
@@ -421,7 +421,7 @@ impl<'a> Judge<'a> {
             let last_third = bins.len() * 2 / 3;
             if working.any_throughout(last_third, bins.len()) {
                 let bytes = bins[last_third..].iter().sum::<u64>() as f64;
-                self.at_least(
+                self.check_minimum(
                     Property::Alive,
                     (bytes, bytes, 1.0),
                     format!("workload {at}: bytes"),
@@ -447,7 +447,7 @@ impl<'a> Judge<'a> {
             };
             let seconds = (longest.1 - longest.0) as f64 * bin_s;
             let detail = format!("workload {at}: seconds from {:.2} s on", longest.0 as f64 * bin_s);
-            self.at_most(Property::Pauses, (seconds, limit), detail);
+            self.check_maximum(Property::Pauses, (seconds, limit), detail);
         }
     }
 }
@@ -490,7 +490,7 @@ fn only_usable(scenario: Scenario) -> Scenario {
         stays
     });
     left.networks.retain(|network| names.contains(&network.name));
-    // A rival on a removed network has nobody to compete with: it goes over the first one's place.
+    // A rival on a removed network competes with none: it moves to the first network.
     let first = names[0].clone();
     for other in left.beside.values_mut() {
         if matches!(other, Beside::Single(name) if !names.contains(name)) {
@@ -610,10 +610,11 @@ fn longest_pause(bins: &[u64]) -> usize {
         .unwrap_or(0)
 }
 
-/// Bytes of a frame around the UDP payload that caps count: Ethernet without check sequence, IP, UDP.
+/// Bytes of a frame around the UDP payload that caps count. Source: Ethernet without check
+/// sequence, IPv4 and UDP.
 const OUTER_FRAME: u64 = 14 + 28;
-/// Bytes of a frame for each byte of UDP payload, which caps count: 14 of Ethernet and 28 of UDP and
-/// IP around 1472.
+/// Bytes of a frame for each byte of UDP payload, which caps count. Source: 14 bytes of Ethernet
+/// and 28 of UDP and IP around 1472.
 const CAPPED_FRAME: f64 = 1514.0 / 1472.0;
 /// Properties that compare with each network alone.
 const NEEDS_ALONE: [Property; 7] = [

@@ -12,7 +12,7 @@ use super::properties::{Property, Violation};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Known {
-    /// Its entries.
+    /// Entries of the list.
     #[serde(rename = "failure", default)]
     pub failures: Vec<KnownFailure>,
 }

@@ -1,9 +1,9 @@
-//! Properties that must hold in situations that nobody chose: worlds that are drawn from seeds.
+//! Properties that must hold in situations that no author chose: worlds that are drawn from seeds.
 //!
 //! ```text
 //!   seed -> [ World::draw ] -> scenario -> [ judge: tunnel, baselines ] -> measures, violations
 //!                                 ^                                            |
-//!                                 +---- [ shrink ]: less, while it still fails +---> known failures
+//!                                 +-- [ shrink ]: less, while it fails ------+-> known failures
 //! ```
 //!
 //! - `fit.rs` fits distributions to recordings; `networks.rs` and `happenings.rs` draw from them.
@@ -13,9 +13,9 @@
 //! - `known.rs` reads the list of failures that are known, which may only shrink.
 //! - `outcome.rs` and `summary.rs` store results and sum them up.
 //!
-//! Scope: the simulator, tunnels with a hub, TCP as packets and as streams. Limitations: no restarts
-//! of programs, no second client, no quotas, no IPv6, no direct mode; UDP blocks have no fall-back to
-//! TLS.
+//! Scope: the simulator, tunnels with a hub, TCP as packets and as streams. Limitations: no
+//! restarts of programs, no second client, no quotas, no IPv6, no direct mode; UDP blocks have no
+//! fall-back to TLS.
 
 mod draw;
 mod fit;
@@ -39,5 +39,6 @@ pub use shrink::shrink;
 pub use summary::Summary;
 pub use world::World;
 
-/// Seeds that nobody may tune to: the last ones drawn judge a release.
+/// First seed that is kept aside. Source: seeds below are for work on defects, so that those above
+/// judge a release that was not tuned to them.
 pub const FIRST_ASIDE: u64 = 5_001;

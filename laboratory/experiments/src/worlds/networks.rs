@@ -97,8 +97,9 @@ fn describe(seed: u64, number: usize, (down_bps, up_bps): (f64, f64), fit: &Fit)
     network
 }
 
-/// One-way delays. Source: 2 ms is a cable, 150 ms the bound of ITU-T G.114 for a conversation; one
-/// network in twenty is a geostationary satellite (RFC 2488 section 2: 239.6 to 279 ms).
+/// Draws one-way delays. Source: 2 ms is a cable, 150 ms the bound of ITU-T G.114 for a
+/// conversation; one network in twenty is a geostationary satellite (RFC 2488 section 2: 239.6 to
+/// 279 ms).
 fn delays(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let is_satellite = draw.chance(0.05);
     let near = draw.log_uniform(2.0, 150.0);
@@ -129,7 +130,8 @@ fn jitter(draw: &mut Draw, fit: &Fit, down: &mut Table, up: &mut Table) {
 }
 
 /// Random loss of 0.01 to 3 % in four of ten networks, a third of them in bursts, one direction in
-/// six of ten. Source: 3 % is where CUBIC gets less than 1 Mbit/s over 40 ms (RFC 9438 section 5.1).
+/// six of ten. Source: 3 % is where CUBIC gets less than 1 Mbit/s over 40 ms (RFC 9438 section
+/// 5.1).
 fn losses(draw: &mut Draw, down: &mut Table, up: &mut Table) {
     let (is_clean, is_bursty) = (draw.chance(0.6), draw.chance(0.33));
     let direction = draw.pick(&[
@@ -294,10 +296,10 @@ fn nat(draw: &mut Draw) -> Option<Table> {
     })
 }
 
-/// Counts of networks with their weights: a laptop has two, a car or a boat up to six.
+/// Counts of networks with their weights. Source: a laptop has two, a car or a boat up to six.
 const COUNTS: [(usize, f64); 6] = [(1, 0.1), (2, 0.35), (3, 0.25), (4, 0.15), (5, 0.08), (6, 0.07)];
-/// Largest sum of all mean rates; above it all are scaled alike. A world must take seconds: some
-/// 3 s of processor time for each gigabit that is simulated. Units: bit/s.
+/// Largest sum of all mean rates; above it all are scaled alike. Source: a world must take seconds,
+/// at 3 s of processor time for each gigabit that is simulated. Units: bit/s.
 const MAX_SUM: f64 = 80e6;
 /// Slowest mean rate. Source: 128 kbit/s, what operators leave after a quota. Units: bit/s.
 pub(super) const MIN_RATE: f64 = 128e3;

@@ -18,9 +18,9 @@ pub enum Property {
     Pages,
     /// Datagrams of calls, games and video arrive in time as often as over the best network alone.
     Timely,
-    /// As many datagrams of a fast flow arrive as over the best network alone.
+    /// Datagrams of a fast flow arrive as often as over the best network alone.
     BulkDatagrams,
-    /// As many requests are answered as over the best network alone.
+    /// Requests are answered as often as over the best network alone.
     Answers,
     /// No connection stops for good while a network works.
     Alive,
@@ -48,7 +48,7 @@ pub struct Description {
 }
 
 impl Property {
-    /// All properties, in the order of reports.
+    /// Properties in the order of reports.
     pub const ALL: [Self; 14] = [
         Self::Runs,
         Self::Alive,
@@ -204,11 +204,11 @@ impl Property {
 pub struct Violation {
     /// The property.
     pub property: Property,
-    /// What was measured.
+    /// Measured value.
     pub value: f64,
-    /// What is asked for: at least this, or at most.
+    /// Limit of the value: its minimum or its maximum.
     pub limit: f64,
-    /// Where, in words.
+    /// Detail in words: unit and workload.
     pub detail: String,
 }
 

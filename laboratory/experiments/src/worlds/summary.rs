@@ -13,9 +13,9 @@ use super::properties::Property;
 pub struct Summary {
     /// Count of worlds.
     pub worlds: usize,
-    /// By property, for those that some world was judged by.
+    /// Failures by property, for those that some world was judged by.
     pub properties: BTreeMap<&'static str, Failures>,
-    /// By measure, and by the form of TCP in worlds that have TCP: minimum, 1 %, 10 %, 50 %, 90 %, maximum.
+    /// Quantiles by measure, and by the form of TCP in worlds that have TCP.
     pub measures: BTreeMap<String, Spread>,
 }
 
@@ -39,7 +39,8 @@ pub struct Spread {
     pub quantiles: [f64; 6],
 }
 
-/// Quantiles of a spread.
+/// Quantiles of a spread. Source: all worlds are judged by their median and their worst percent; 10
+/// and 90 % show the rest.
 const QUANTILES: [f64; 6] = [0.0, 0.01, 0.1, 0.5, 0.9, 1.0];
 
 impl Summary {

@@ -1,4 +1,4 @@
-//! Which networks work when: what a property may ask of a world depends on it.
+//! Periods in which networks work, on which it depends what a property may ask of a world.
 
 use hawser_netem::report::BIN;
 use hawser_netem::scenario::{Direction, Links, Scenario, Workload};
@@ -6,7 +6,7 @@ use hawser_netem::{Capacity, Loss, MiddleboxConfig, State};
 use hawser_units::{Duration, Instant, Rate};
 use hawser_wire::preference::Priority;
 
-/// For each network, whether it works in each [`BIN`] of the workloads' time.
+/// State of each network in each [`BIN`] of the workloads' time: true while it works.
 #[derive(Clone, Debug)]
 pub(super) struct Working {
     networks: Vec<Vec<bool>>,
@@ -15,8 +15,8 @@ pub(super) struct Working {
 
 impl Working {
     /// Reads states, rates, losses and middleboxes from a scenario and its events. A network works
-    /// while both directions carry what is [`needed`] of UDP with at most [`MAX_LOSS`] and no hang can
-    /// stop it.
+    /// while both directions carry what is [`needed`] of UDP with at most [`MAX_LOSS`] and no hang
+    /// can stop it.
     pub(super) fn of(scenario: &Scenario) -> Self {
         let bins = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
         let networks = (0..scenario.networks.len()).map(|network| bins_of(scenario, network, bins));
@@ -41,7 +41,8 @@ impl Working {
         networks.any(|bins| (from..to).all(|bin| bins.get(bin).copied().unwrap_or(false)))
     }
 
-    /// Returns whether a network that is not a backup, and not this one, works throughout these bins.
+    /// Returns whether a network that is not a backup, and not this one, works throughout these
+    /// bins.
     pub(super) fn another_throughout(
         &self,
         scenario: &Scenario,
@@ -159,10 +160,11 @@ impl Side {
     }
 }
 
-/// Rate below which a network counts as failed. Source: 100 kbit/s is what an Opus call of 64 kbit/s
-/// needs with its headers (RFC 7587 section 3.1.1).
+/// Rate below which a network counts as failed. Source: 100 kbit/s is what an Opus call of 64
+/// kbit/s needs with its headers (RFC 7587 section 3.1.1).
 const MIN_BPS: Rate = Rate::from_bps(100_000);
-/// Bytes around the payload of a datagram on a link: 28 of IP and UDP, 68 of tunnel, 14 of Ethernet.
+/// Bytes around the payload of a datagram on a link: 28 of IP and UDP, 68 of tunnel, 14 of
+/// Ethernet.
 const HEADERS: u64 = 110;
 /// Loss above which a network counts as failed. Source: TCP gets less than one full packet for each
 /// round trip beyond some 10 % (Padhye et al., 1998, figure 7).

@@ -131,7 +131,7 @@ pub(super) fn tables<'a>(table: &'a Table, key: &str) -> Vec<&'a Table> {
 
 /// Keys that each network has.
 const PLAIN: [&str; 6] = ["name", "down", "up", "rate", "delay", "queue"];
-/// Duration of a world: a path's model has settled by half of it (5 s, `FIRST_STALE` of
+/// Duration of a world. Source: a path's model has settled by half of it (5 s, `FIRST_STALE` of
 /// `hawser-proto`), and a failure of 6 s fits in. Units: seconds.
 const SECONDS: f64 = 12.0;
 

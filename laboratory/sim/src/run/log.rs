@@ -63,7 +63,7 @@ impl Log {
         });
     }
 
-    /// All samples, in order of time.
+    /// Samples in order of time.
     #[must_use]
     pub fn samples(&self) -> &[Sample] {
         &self.samples

@@ -336,7 +336,7 @@ impl Tunnel {
         }
     }
 
-    /// With these settings of the user, by path.
+    /// Gives paths these settings of the user.
     pub(super) fn with_usages(self, usages: Vec<Usage>) -> Self {
         Self { usages, ..self }
     }
