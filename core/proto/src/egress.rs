@@ -125,6 +125,8 @@ struct Lane {
     preference: Preference,
     /// The peer has said that the network polices what it sends here.
     peer_is_policed: bool,
+    /// Whose queue it is that a call waits in.
+    owner: deadline::QueueOwner,
     /// State of both directions in the last change that the driver heard of.
     told_policed: bool,
 }
@@ -652,6 +654,11 @@ impl<B: Copy> Egress<B> {
             bytes += len;
         }
         let id = path.id;
+        if self.gives_way_to_calls(slot) {
+            self.lanes[lane]
+                .owner
+                .on_sent(packet_number + u64::from(count) - 1);
+        }
         let udp = bytes + u64::from(count) * FRAMING as u64;
         self.throughput.add(udp, now);
         if class == Class::Realtime {

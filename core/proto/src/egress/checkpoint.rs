@@ -4,6 +4,7 @@ use hawser_units::{Instant, PathId};
 use hawser_wire::data::Class;
 use hawser_wire::preference::Preference;
 
+use super::deadline::QueueOwner;
 use super::lanes::initial_budget;
 use super::{Egress, Lane};
 use crate::checkpoint::{BadCheckpoint, Sending, SendingPath};
@@ -64,6 +65,7 @@ impl<B: Copy> Egress<B> {
         };
         let lane = Lane {
             peer_is_policed: false,
+            owner: QueueOwner::default(),
             told_policed: false,
             air: None,
             preference: Preference::default(),

@@ -4,6 +4,7 @@ use hawser_units::{Duration, Instant, PathId, Rate};
 
 use hawser_wire::preference::Preference;
 
+use super::deadline::QueueOwner;
 use super::kept::keeping_time;
 use super::{Egress, Lane};
 use crate::path::pmtu::Barred;
@@ -25,6 +26,7 @@ impl<B: Copy> Egress<B> {
             air: None,
             preference: Preference::default(),
             peer_is_policed: false,
+            owner: QueueOwner::default(),
             told_policed: false,
         };
         self.add_lane(lane, now);

@@ -363,6 +363,11 @@ impl<B: Copy> Egress<B> {
             }
         }
         let path = path.id;
+        if self.gives_way_to_calls(slot) {
+            self.lanes[lane]
+                .owner
+                .on_sent(packet_number + u64::from(count) - 1);
+        }
         let udp = len + u64::from(count) * (STREAM_LEN + FRAMING) as u64;
         self.throughput.add(udp, now);
         self.charge(udp, now);

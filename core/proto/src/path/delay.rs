@@ -406,7 +406,7 @@ impl Delay {
 
     /// How long a queue the newest report met.
     #[must_use]
-    pub(super) fn last_queue(&self) -> Duration {
+    pub fn last_queue(&self) -> Duration {
         self.last.map_or(Duration::ZERO, |last| self.queue(last))
     }
 
