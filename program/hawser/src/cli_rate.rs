@@ -7,8 +7,8 @@ use hawser_host::control_socket::{Request, ask};
 use hawser_terminal::say;
 use serde_json::{Value, json};
 
-use crate::Which;
 use crate::amounts::rate;
+use crate::directories::DaemonArgs;
 
 /// The time between two lines. Source: that between two samples of the rate (`egress/outlook.rs`),
 /// as measured there.
@@ -27,11 +27,11 @@ pub(crate) struct RateArgs {
     #[arg(long)]
     watch: bool,
     #[command(flatten)]
-    which: Which,
+    daemon: DaemonArgs,
 }
 
 pub(crate) fn run(args: &RateArgs) -> anyhow::Result<ExitCode> {
-    let socket = args.which.socket()?;
+    let socket = args.daemon.socket()?;
     let flow = || args.flow.clone();
     loop {
         let answer = ask(&socket, &Request::Explain { flow: flow() })?;
