@@ -109,7 +109,7 @@ fn a_hang_stops_both_directions_for_its_time() {
     assert!(hung.networks["a"].up.lost > 100, "{}", hung.networks["a"].up.lost);
 }
 
-/// A call in both directions over two networks, one of which has a translator that forgets it twice.
+/// A call in both directions over two networks; the translator of one forgets it twice.
 #[test]
 fn a_call_over_two_networks_misses_one_packet_at_most_where_a_nat_forgets_one() {
     for delay in ["10ms", "30ms", "60ms"] {

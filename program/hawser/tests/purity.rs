@@ -1,6 +1,6 @@
 //! Levels 0 and 1 know no clock, socket, thread, runtime or randomness of the operating system,
 //! dependencies point down only, by level and by folder, the program `hawser` is built without the
-//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks the purity
+//! laboratory, and unsafe code is in one crate. The wasm32 build in `scripts/test` checks purity
 //! from another side.
 
 use std::collections::{BTreeMap, BTreeSet};

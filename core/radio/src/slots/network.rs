@@ -16,8 +16,8 @@ pub enum Mode {
     /// An access point, which keeps packets while the radio is away.
     Infrastructure,
     /// An access point that another station joins through this radio, the kernel's with its keys
-    /// for one: in its slot all that it sends passes. [`SlotSchedule::set_association`] says when it has
-    /// joined; from then on the access point is told when the radio is away.
+    /// for one: in its slot all that it sends passes. [`SlotSchedule::set_association`] says when
+    /// it has joined; from then on the access point is told when the radio is away.
     ///
     /// [`SlotSchedule::set_association`]: super::SlotSchedule::set_association
     Relayed,

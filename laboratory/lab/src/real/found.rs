@@ -52,7 +52,7 @@ struct Run {
     framing: f64,
     /// At least as good as the paper's own number.
     is_as_good: bool,
-    /// At least as good as what the paper's number would be with the headers that packets have here.
+    /// At least as good as what the paper's number would be with our headers.
     is_good_except_headers: bool,
     /// The numbers behind it.
     evidence: Vec<(String, f64)>,

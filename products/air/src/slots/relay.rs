@@ -5,9 +5,9 @@
 //! (WPA2, WPA3, 802.1X) and all keys stay in the kernel and in wpa_supplicant. What that station
 //! sends goes out over the monitor interface in its network's slot, encrypted already, and what
 //! became of it is told to the kernel; what its access point sends to it is handed to it. The
-//! station has the monitor's address, so the real card acknowledges for it. `hawser_radio::slots` tells the
-//! access point when the card is away, which the station does not know: for it the last beacon is
-//! repeated while its network sleeps.
+//! station has the monitor's address, so the real card acknowledges for it. `hawser_radio::slots`
+//! tells the access point when the card is away, which the station does not know: for it the last
+//! beacon is repeated while its network sleeps.
 //!
 //! Limitations: the station speaks 802.11a and g with quality of service (its 802.11n is turned
 //! off), because a card acknowledges aggregates only for stations that its own driver knows.

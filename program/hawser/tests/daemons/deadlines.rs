@@ -38,6 +38,7 @@ fn a_rule_s_deadline_holds_at_both_ends_until_the_rule_is_taken_out() {
     let _hub = world.start("h", &["hub", "run"]);
     let invitation = world.invite();
     let file = world.place("c").join("client.toml");
+    std::fs::create_dir_all(world.place("c")).unwrap();
     std::fs::write(&file, RULE).unwrap();
     let _client = world.start("c", &["up", &invitation, "--foreground"]);
     world.wait("on both networks", |world| active(world) == ["fiber", "lte"]);
