@@ -23,7 +23,7 @@ up = { rate = "20mbit", delay = "110ms", queue = "100ms" }
 "#;
 const DOWNLOAD: &str = "[[workload]]\nkind = \"tcp\"\n";
 const UPLOAD: &str = "[[workload]]\nkind = \"tcp\"\ndirection = \"up\"\n";
-const PAGE: &str = "[[workload]]\nkind = \"http\"\nsize = \"3mb\"\n";
+const PAGE: &str = "[[workload]]\nkind = \"http\"\nsize = \"3MB\"\n";
 
 fn report(text: &str, tcp: &str, settings: &[&str]) -> Report {
     let tcp = format!("tcp={tcp}");
