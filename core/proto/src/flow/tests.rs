@@ -569,7 +569,7 @@ fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
     ];
     flows.set_deadlines(rules, true);
     let quic = summary(protocol::UDP, 40_000, 443, 0);
-    let spared = summary(protocol::UDP, 40_000, 5005, 0);
+    let excepted = summary(protocol::UDP, 40_000, 5005, 0);
     let mut deadline = |summary: &Summary| {
         flows
             .enqueue(summary, run(1, 1, BEGIN), LIMIT, BEGIN)
@@ -581,7 +581,7 @@ fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
     let in_time = (Class::Realtime, true, Some(MS * 150));
     assert_eq!(deadline(&quic), in_time, "datagrams of any protocol");
     assert_eq!(deadline(&summary(protocol::TCP, 40_000, 443, 0)).2, None);
-    assert_eq!(deadline(&spared).2, None, "an exception");
+    assert_eq!(deadline(&excepted).2, None, "an exception");
     flows.set_deadlines(vec![deadline_rule(5005, Some(80))], true);
     let mut deadline = |summary: &Summary| {
         flows
@@ -592,7 +592,7 @@ fn the_first_rule_that_fits_sets_the_deadline_of_datagrams_and_tcp_has_none() {
             .and_then(Flow::deadline)
     };
     assert_eq!(
-        deadline(&spared),
+        deadline(&excepted),
         Some(MS * 80),
         "flows that are there heed new rules"
     );
