@@ -41,7 +41,7 @@ pub(super) struct RealtimeUse {
 impl RealtimeUse {
     /// Takes note of a packet of a flow.
     pub(super) fn on_sent<B: Copy>(&mut self, flow: &Flow<B>, now: Instant) {
-        match flow.deadline().or(flow.budget()) {
+        match flow.useful_for() {
             Some(budget) => self.on_sent_within(budget, now),
             None if flow.may_be_call() => self.unknown = Some(now),
             None => {}
@@ -163,7 +163,7 @@ impl<B: Copy> Egress<B> {
         let Some(flow) = self.flows.get(slot).filter(|_| budgets[1].is_some()) else {
             return;
         };
-        let own = flow.deadline().or(flow.budget());
+        let own = flow.useful_for();
         let occupies = self.occupies_slow_links(flow);
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
             let Lane { path, owner, .. } = &mut self.lanes[*lane];
@@ -193,7 +193,7 @@ impl<B: Copy> Egress<B> {
     /// Returns whether a flow leaves queues short for calls.
     pub(super) fn gives_way_to_calls(&self, slot: u16) -> bool {
         let flow = self.flows.get(slot);
-        flow.is_some_and(|flow| is_limited_by(flow.class, flow.deadline().or(flow.budget()), CALL_BUDGET))
+        flow.is_some_and(|flow| is_limited_by(flow.class, flow.useful_for(), CALL_BUDGET))
     }
 
     /// Closes slow paths whose queue is long to a layered stream: upper layers that wait here are
@@ -224,7 +224,7 @@ impl<B: Copy> Egress<B> {
         let link = self.lanes[lane].path.model().link()?;
         let budget = self.realtime_use.budget(true, now)?;
         let flow = self.flows.get(slot)?;
-        let own = flow.deadline().or(flow.budget());
+        let own = flow.useful_for();
         let gives_way = is_limited_by(flow.class, own, budget) || self.occupies_slow_links(flow);
         if !gives_way || !self.may_split(0) || flow.class == Class::Layered {
             return None;

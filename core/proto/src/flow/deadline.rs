@@ -52,6 +52,12 @@ impl<B> Flow<B> {
         self.deadline
     }
 
+    /// Returns the time for which its packets are of use: what a rule says, or else what its class
+    /// allows.
+    pub(crate) fn useful_for(&self) -> Option<Duration> {
+        self.deadline.or(self.budget)
+    }
+
     /// Lets a rule hold for the flow, or none any more.
     pub(super) fn set_deadline(&mut self, deadline: Option<Duration>, now: Instant) {
         self.is_ruled = true;
