@@ -19,7 +19,8 @@ use super::kill_switch;
 /// What has been set up.
 pub(super) struct Tunnel {
     system: System,
-    tun: Tun,
+    /// Keeps the interface until everything that leads into it is undone.
+    _tun: Tun,
     interface: String,
     /// The addresses and resolvers in force.
     inner: Option<Inner>,
@@ -53,7 +54,7 @@ impl Tunnel {
         let interface = tun.name().to_owned();
         Self {
             system,
-            tun,
+            _tun: tun,
             interface,
             inner: None,
             is_closed: false,
@@ -150,7 +151,7 @@ impl Tunnel {
         if self.inner.is_some() {
             self.system.keep_addresses(&interface, &[]).await?;
         }
-        self.tun.set_mtu(inner.mtu)?;
+        self.system.set_mtu(&interface, inner.mtu).await?;
         self.system.ignore_routers(&interface)?;
         self.system.link_up(&interface).await?;
         self.set_near_policy(config, inner.networks()).await?;

@@ -799,6 +799,7 @@ async fn prepare(system: &mut System, config: &HubConfig, isolation: &Isolation)
         .context("cannot keep clients apart")?;
     leave_untracked(system, config.listen_address().port());
     system.ignore_routers(interface)?;
+    system.set_mtu(interface, config.mtu.0).await?;
     system.link_up(interface).await?;
     // The prefix length makes the route of the pool.
     system.add_address(interface, v4.into(), config.pool.1).await?;

@@ -197,6 +197,31 @@ impl System {
             .map_err(|source| refused(format!("bring {interface} up"), source))
     }
 
+    /// Sets the MTU of an interface of Hawser's own, which nobody else may change.
+    ///
+    /// # Errors
+    /// It does not exist or the kernel refuses.
+    pub async fn set_mtu(&self, interface: &str, mtu: u16) -> Result<(), SystemError> {
+        self.index(interface)?;
+        let _turn = self.turn.lock().await;
+        self.want(Object::Mtu(interface.to_owned()), Wanted::Mtu(mtu.into()));
+        self.put_mtu(interface, mtu.into()).await
+    }
+
+    async fn put_mtu(&self, interface: &str, mtu: u32) -> Result<(), SystemError> {
+        let index = self.index(interface)?;
+        let change = LinkMessageBuilder::<LinkUnspec>::new()
+            .index(index)
+            .mtu(mtu)
+            .build();
+        self.handle
+            .link()
+            .set(change)
+            .execute()
+            .await
+            .map_err(|source| refused(format!("set the MTU of {interface} to {mtu} bytes"), source))
+    }
+
     /// Adds an address to an interface; one that is there already is as good.
     ///
     /// # Errors
@@ -522,7 +547,21 @@ impl System {
         self.enter(Entry::Resolvers {
             interface: interface.to_owned(),
         })?;
-        let addresses: Vec<_> = addresses.iter().map(ToString::to_string).collect();
+        self.set_resolvers(interface, addresses)
+    }
+
+    /// Sets the resolvers of an interface again, if they are still desired.
+    fn restore_resolvers(&self, interface: &str) -> Result<(), SystemError> {
+        let object = Object::Resolvers(interface.to_owned());
+        let wanted = self.ledger().desired.value(&object).cloned();
+        match wanted {
+            Some(Wanted::Resolvers { addresses, .. }) => self.set_resolvers(interface, &addresses),
+            _ => Ok(()),
+        }
+    }
+
+    fn set_resolvers(&self, interface: &str, resolvers: &[IpAddr]) -> Result<(), SystemError> {
+        let addresses: Vec<_> = resolvers.iter().map(ToString::to_string).collect();
         let mut dns = vec!["dns", interface];
         dns.extend(addresses.iter().map(String::as_str));
         let by_resolved =
@@ -531,7 +570,14 @@ impl System {
             let lines: String = addresses.iter().map(|a| format!("nameserver {a}\n")).collect();
             run("resolvconf", &["-a", interface, "-m", "0", "-x"], &lines)
         });
-        set.map(drop)
+        set?;
+        let recorded = observe::recorded_resolvers(interface, self.index(interface)?);
+        let wanted = Wanted::Resolvers {
+            addresses: resolvers.to_vec(),
+            recorded: recorded.unwrap_or_default(),
+        };
+        self.want(Object::Resolvers(interface.to_owned()), wanted);
+        Ok(())
     }
 
     async fn undo_one(&self, entry: &Entry) -> Result<(), SystemError> {
@@ -556,8 +602,14 @@ impl System {
             Entry::NetworkTable { number } => self.empty_table(*number).await,
             Entry::MemberRule => self.remove_rule(member_routes::rule()).await,
             Entry::MultipathRule { ipv6 } => self.remove_rule(multipath::rule(*ipv6)).await,
-            Entry::MultipathEndpoint { address } => multipath::undo_endpoint(*address),
-            Entry::MultipathLimit { old, new } => multipath::undo_limit(*old, *new),
+            Entry::MultipathEndpoint { address } => {
+                self.forget(&Object::Endpoint(*address));
+                multipath::undo_endpoint(*address)
+            }
+            Entry::MultipathLimit { old, new } => {
+                self.forget(&Object::Subflows);
+                multipath::undo_limit(*old, *new)
+            }
             Entry::ClosedTunnel { ipv6 } => self.delete_wanted(closed_tunnel(*ipv6)).await,
             Entry::NftTable { table } => {
                 self.forget(&Object::Table(table.clone()));
@@ -578,6 +630,7 @@ impl System {
                 undo_setting(key, old, new)
             }
             Entry::Resolvers { interface } => {
+                self.forget(&Object::Resolvers(interface.clone()));
                 // Either program may be the one, and the interface may be gone with its resolvers.
                 let _ = run("resolvectl", &["revert", interface], "");
                 let _ = run("resolvconf", &["-f", "-d", interface], "");

@@ -66,6 +66,7 @@ impl Victim<'_> {
         }
         let addresses = self.sh(&format!("ip -br addr show dev {} scope global", self.interface));
         lines.push(addresses);
+        lines.push(self.sh(&format!("cat /sys/class/net/{}/mtu", self.interface)));
         for (table, _) in self.tables() {
             lines.push(self.sh(&format!("nft -s -t list table inet {table}")));
         }
@@ -159,7 +160,10 @@ fn interference(object: &Written, kind: u64) -> (String, String) {
             0 => (format!("ip addr del {address} dev {interface}"), none),
             _ => (format!("ip addr flush dev {interface}"), none),
         },
-        Written::Link(interface) => (format!("ip link set {interface} down"), none),
+        Written::Link(interface) => match kind {
+            0 | 1 => (format!("ip link set {interface} down"), none),
+            _ => (format!("ip link set {interface} mtu 1300"), none),
+        },
         Written::Table(table, chain) => match kind {
             0 => (format!("nft delete table inet {table}"), none),
             1 => (format!("nft flush table inet {table}"), none),

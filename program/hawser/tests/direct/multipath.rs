@@ -143,6 +143,17 @@ fn a_connection_has_one_subflow_on_each_network_and_outlives_any() {
 fn a_program_started_with_it_uses_all_networks_without_knowing() {
     let Some(world) = world() else { return };
     let _daemon = world.up();
+    // What another program takes away is restored.
+    let shown = |what: &str| {
+        let output = world.client.command("ip").args(["mptcp", what]).output();
+        String::from_utf8(output.expect("ip runs").stdout).expect("text")
+    };
+    let before = (shown("endpoint"), shown("limits"));
+    ip(&world.client, "mptcp endpoint flush\nmptcp limits set subflow 0");
+    world.wait_until("endpoints and limits are restored", |_| {
+        let lines = |text: &str| text.lines().count();
+        lines(&shown("endpoint")) == lines(&before.0) && shown("limits") == before.1
+    });
     let script = format!(
         "exec 3<>/dev/tcp/{SERVER}/{PORT}; head -n 1 <&3; echo hello >&3; head -n 1 <&3; sleep 1; exit 7"
     );

@@ -56,6 +56,14 @@ fn two_boxes_that_trust_each_other_become_one_network() {
     large_packets_pass(&world);
     addresses_are_leased(&world);
 
+    // Another program takes the interface out of its bridge.
+    let mut taken_out = world.inside("b", "ip");
+    taken_out.args(["link", "set", "hawserport0", "nomaster"]);
+    good(taken_out);
+    world.wait("in its bridge again", |world| {
+        world.ping("ha", &["203.0.113.1"]).status.success()
+    });
+
     // Nothing stays behind, neither after an end nor after a crash.
     joining.signal("-TERM");
     assert_eq!(world.system("b"), before.1);

@@ -10,6 +10,7 @@ use super::{
     Desired, Hop, Object, Observed, ObservedRoute, RouteKey, Rule, STRICT_FOR_ALL, Setting, Wanted,
     has_room_before,
 };
+use crate::mptcp::Endpoint;
 
 /// A difference between what is desired and what the kernel holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +69,10 @@ pub(crate) enum Repair {
     Write(String, String),
     /// Brings an interface up.
     Up(String),
+    /// Sets the MTU of an interface. Units: bytes.
+    SetMtu(String, u32),
+    /// Makes an interface a port of the bridge of that index.
+    Attach(String, u32),
     /// Adds an address.
     AddAddress(u32, IpAddr, u8),
     /// Adds a route, in place of one of the same key.
@@ -80,6 +85,12 @@ pub(crate) enum Repair {
     RemoveRule(usize),
     /// Moves all rules before a priority.
     MoveBefore(u32),
+    /// Makes an endpoint of MPTCP, in place of one of the same address.
+    PutEndpoint(Endpoint),
+    /// Raises MPTCP's limit of subflows.
+    RaiseSubflows(u32),
+    /// Sets the resolvers of an interface again, by its name.
+    SetResolvers(String),
 }
 
 /// All differences: first what lets traffic out, then in the order in which they can be repaired.
@@ -143,6 +154,44 @@ fn one(desired: &Desired, observed: &Observed, object: &Object, wanted: &Wanted)
             // IPv6 has none on an interface that is down.
             let is_possible = observed.is_up(index) || !address.is_ipv6();
             is_possible.then_some((Cause::Missing, Repair::AddAddress(index, *address, *prefix)))
+        }
+        (Object::Mtu(name), Wanted::Mtu(mtu)) => {
+            let link = observed.link(name)?;
+            (link.mtu != *mtu).then(|| (Cause::Changed, Repair::SetMtu(name.clone(), *mtu)))
+        }
+        (Object::Port(name), Wanted::Bridge(bridge)) => {
+            let link = observed.link(name)?;
+            // A bridge that is gone is made again by whoever made it.
+            let index = observed.index(bridge)?;
+            let cause = match link.controller {
+                Some(controller) if controller == index => return None,
+                Some(_) => Cause::Changed,
+                None => Cause::Missing,
+            };
+            Some((cause, Repair::Attach(name.clone(), index)))
+        }
+        (Object::Endpoint(address), Wanted::Endpoint(endpoint)) => {
+            let endpoints = &observed.multipath.as_ref()?.endpoints;
+            let cause = match endpoints.iter().find(|there| there.address == *address) {
+                None => Cause::Missing,
+                Some(there) if there != endpoint => Cause::Changed,
+                Some(_) => return None,
+            };
+            Some((cause, Repair::PutEndpoint(*endpoint)))
+        }
+        (Object::Subflows, Wanted::AtLeast(least)) => {
+            let now = observed.multipath.as_ref()?.subflows;
+            (now < *least).then_some((Cause::Changed, Repair::RaiseSubflows(*least)))
+        }
+        (Object::Resolvers(name), Wanted::Resolvers { recorded, .. }) => {
+            let now = observed.resolvers.get(name).map_or("", String::as_str);
+            let cause = if now.is_empty() {
+                Cause::Missing
+            } else {
+                Cause::Changed
+            };
+            let is_known = !recorded.is_empty() && observed.index(name).is_some();
+            (is_known && now != recorded).then(|| (cause, Repair::SetResolvers(name.clone())))
         }
         (Object::Rule(rule), _) => {
             let wanted = desired.place(*rule);
@@ -278,7 +327,12 @@ fn rank(repair: &Repair) -> u8 {
         Repair::ReplaceRoute(..) => 5,
         Repair::RemoveRoute(_) => 6,
         Repair::RemoveRule(_) => 7,
-        Repair::Write(..) => 8,
+        Repair::Write(..)
+        | Repair::SetMtu(..)
+        | Repair::Attach(..)
+        | Repair::PutEndpoint(_)
+        | Repair::RaiseSubflows(_)
+        | Repair::SetResolvers(_) => 8,
     }
 }
 

@@ -19,12 +19,8 @@
 //! - connection tracking entries: the kernel; they survive a reinstalled table, and flows that
 //!   began meanwhile begin again;
 //! - eBPF programs and maps: `bpf/`; the process holds them open, and they end with it only;
-//! - MPTCP endpoints and limits: `products/direct/src/multipath.rs`, on each change of networks;
-//! - resolvers: `products/direct/src/naming.rs` and `products/client/src/tunnel.rs`, on each new
-//!   address of the tunnel;
 //! - leased addresses and their default routes: `system/host/src/dhcp`, on each renewal;
-//! - ports of a bridge: `hawser-repeater`, when the interface is made again; flows of Open vSwitch:
-//!   `products/direct/src/switch.rs`, once a second;
+//! - flows of Open vSwitch: `products/direct/src/switch.rs`, once a second;
 //! - routes of a hub to subnets of clients: `products/hub/src/reach.rs`, on each change of clients;
 //! - queueing disciplines: the products set none.
 
@@ -42,6 +38,8 @@ use std::net::IpAddr;
 
 use hawser_units::Net;
 
+use crate::mptcp::Endpoint;
+
 pub use near::NearPolicy;
 
 /// Name of a kernel object, which has at most one desired value.
@@ -53,12 +51,22 @@ pub(crate) enum Object {
     Setting(String),
     /// An interface, by name: it is up.
     Link(String),
+    /// The MTU of an interface, by name.
+    Mtu(String),
+    /// The place of an interface, by name, in a bridge.
+    Port(String),
     /// An address of an interface.
     Address(String, IpAddr),
     /// A route.
     Route(RouteKey),
     /// A routing rule. Its priority is the one before the rules were moved.
     Rule(Rule),
+    /// An endpoint of MPTCP's path manager.
+    Endpoint(IpAddr),
+    /// The limit of subflows of MPTCP's path manager.
+    Subflows,
+    /// The resolvers that are set for an interface, by its name.
+    Resolvers(String),
 }
 
 impl fmt::Display for Object {
@@ -67,6 +75,8 @@ impl fmt::Display for Object {
             Self::Table(name) => write!(f, "nftables table inet {name}"),
             Self::Setting(key) => write!(f, "setting {}", key.replace('/', ".")),
             Self::Link(name) => write!(f, "interface {name}"),
+            Self::Mtu(name) => write!(f, "MTU of {name}"),
+            Self::Port(name) => write!(f, "bridge port {name}"),
             Self::Address(name, address) => write!(f, "address {address} of {name}"),
             Self::Route(key) => write!(f, "route to {} in table {}", key.to, key.table),
             Self::Rule(rule) => {
@@ -77,6 +87,9 @@ impl fmt::Display for Object {
                     rule.priority, rule.table
                 )
             }
+            Self::Endpoint(address) => write!(f, "MPTCP endpoint {address}"),
+            Self::Subflows => f.write_str("MPTCP limit of subflows"),
+            Self::Resolvers(name) => write!(f, "resolvers of {name}"),
         }
     }
 }
@@ -174,12 +187,26 @@ pub(crate) enum Wanted {
     Setting(Setting),
     /// An interface that is up.
     Up,
+    /// An MTU. Units: bytes.
+    Mtu(u32),
+    /// The bridge of a port, by name.
+    Bridge(String),
     /// Prefix length of an address.
     Prefix(u8),
     /// Where a route leads.
     Route(Hop),
     /// A rule is its own value.
     Rule,
+    /// An endpoint.
+    Endpoint(Endpoint),
+    /// The least number of subflows that connections may have beside their first.
+    AtLeast(u32),
+    /// Resolvers, and what the program that keeps them had recorded right after they were set
+    /// (empty: unknown).
+    Resolvers {
+        addresses: Vec<IpAddr>,
+        recorded: String,
+    },
 }
 
 /// Everything that the products of this process need in the kernel.
@@ -281,7 +308,14 @@ impl Desired {
         match object {
             Object::Table(_) | Object::Rule(_) => true,
             Object::Route(key) => self.guarded.contains(&key.table),
-            Object::Setting(_) | Object::Link(_) | Object::Address(..) => false,
+            Object::Setting(_)
+            | Object::Link(_)
+            | Object::Mtu(_)
+            | Object::Port(_)
+            | Object::Address(..)
+            | Object::Endpoint(_)
+            | Object::Subflows
+            | Object::Resolvers(_) => false,
         }
     }
 
@@ -314,6 +348,23 @@ impl Desired {
                 None
             }
         })
+    }
+
+    /// The interfaces whose resolvers are set, by name.
+    pub(crate) fn resolvers(&self) -> impl Iterator<Item = &str> {
+        self.objects.keys().filter_map(|object| {
+            if let Object::Resolvers(name) = object {
+                Some(name.as_str())
+            } else {
+                None
+            }
+        })
+    }
+
+    /// Returns whether anything of MPTCP's path manager is desired.
+    pub(crate) fn has_multipath(&self) -> bool {
+        let mut objects = self.objects.keys();
+        objects.any(|object| matches!(object, Object::Endpoint(_) | Object::Subflows))
     }
 
     /// The settings that are to be read.
@@ -351,12 +402,20 @@ pub(crate) struct Observed {
     pub(crate) routes: Vec<ObservedRoute>,
     /// All rules, in the order in which they are asked.
     pub(crate) rules: Vec<ObservedRule>,
+    /// MPTCP's path manager; `None`: it was not asked, or cannot be.
+    pub(crate) multipath: Option<ObservedMultipath>,
+    /// What is recorded of the resolvers of each interface that was asked for, by its name.
+    pub(crate) resolvers: BTreeMap<String, String>,
 }
 
 impl Observed {
     pub(crate) fn index(&self, name: &str) -> Option<u32> {
         let mut links = self.links.iter();
         links.find(|(_, link)| link.name == name).map(|(index, _)| *index)
+    }
+
+    pub(crate) fn link(&self, name: &str) -> Option<&ObservedLink> {
+        self.links.values().find(|link| link.name == name)
     }
 
     pub(crate) fn is_up(&self, index: u32) -> bool {
@@ -374,8 +433,20 @@ impl Observed {
 pub(crate) struct ObservedLink {
     pub(crate) name: String,
     pub(crate) is_up: bool,
+    /// Units: bytes.
+    pub(crate) mtu: u32,
+    /// The bridge of which it is a port, by index.
+    pub(crate) controller: Option<u32>,
     /// Whether it has no neighbours, as the interfaces of other VPNs have none.
     pub(crate) is_tunnel: bool,
+}
+
+/// State of MPTCP's path manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ObservedMultipath {
+    pub(crate) endpoints: Vec<Endpoint>,
+    /// The limit of subflows.
+    pub(crate) subflows: u32,
 }
 
 /// A route, and the number by which the shell finds its message again.

@@ -15,6 +15,9 @@ use super::*;
 const MARK: (u32, u32) = (0x4857_0001, 0xffff_00ff);
 const ETH: u32 = 2;
 const TUNNEL: u32 = 7;
+const PORT: u32 = 8;
+const BRIDGE: u32 = 19;
+const RECORDED: &str = "SERVERS=100.96.0.1";
 const DHCP: u8 = 16;
 const STATIC: u8 = 4;
 const OWN: u8 = OWN_PROTOCOL;
@@ -52,6 +55,14 @@ fn tunnel_rule() -> Rule {
     }
 }
 
+fn endpoint(is_backup: bool) -> Endpoint {
+    Endpoint {
+        address: ip("192.168.1.2"),
+        device: ETH,
+        is_backup,
+    }
+}
+
 /// A kernel that does what it is asked.
 #[derive(Clone)]
 struct Kernel {
@@ -61,6 +72,8 @@ struct Kernel {
     addresses: BTreeSet<(u32, IpAddr, u8)>,
     routes: Vec<(RouteKey, Hop, u8)>,
     rules: Vec<(Rule, bool)>,
+    multipath: ObservedMultipath,
+    resolvers: BTreeMap<String, String>,
 }
 
 impl Kernel {
@@ -69,6 +82,8 @@ impl Kernel {
         let link = |name: &str, is_up, is_tunnel| ObservedLink {
             name: name.to_owned(),
             is_up,
+            mtu: 1500,
+            controller: None,
             is_tunnel,
         };
         Self {
@@ -81,6 +96,8 @@ impl Kernel {
             links: BTreeMap::from([
                 (ETH, link("eth0", true, false)),
                 (TUNNEL, link("hawser0", false, true)),
+                (PORT, link("hawserport0", true, false)),
+                (BRIDGE, link("br0", true, false)),
             ]),
             addresses: BTreeSet::from([(ETH, ip("192.168.1.2"), 24)]),
             routes: vec![
@@ -91,6 +108,11 @@ impl Kernel {
                 (Rule::new(false, 0, LOCAL_TABLE), false),
                 (Rule::new(false, 32_766, MAIN_TABLE), false),
             ],
+            multipath: ObservedMultipath {
+                endpoints: Vec::new(),
+                subflows: 2,
+            },
+            resolvers: BTreeMap::new(),
         }
     }
 
@@ -120,6 +142,8 @@ impl Kernel {
                     is_ours: *is_ours,
                 })
                 .collect(),
+            multipath: Some(self.multipath.clone()),
+            resolvers: self.resolvers.clone(),
         }
     }
 
@@ -131,6 +155,11 @@ impl Kernel {
                 .partition_point(|(known, _)| known.priority <= rule.priority);
             self.rules.insert(at, (rule, is_ours));
         }
+    }
+
+    fn link(&mut self, name: &str) -> &mut ObservedLink {
+        let mut links = self.links.values_mut();
+        links.find(|link| link.name == name).expect("it is there")
     }
 
     fn set_down(&mut self, index: u32) {
@@ -154,6 +183,17 @@ fn desired() -> Desired {
     desired.want(Object::Link("hawser0".to_owned()), Wanted::Up);
     let address = Object::Address("hawser0".to_owned(), ip("100.96.0.2"));
     desired.want(address, Wanted::Prefix(32));
+    desired.want(Object::Mtu("hawser0".to_owned()), Wanted::Mtu(1420));
+    let port = Object::Port("hawserport0".to_owned());
+    desired.want(port, Wanted::Bridge("br0".to_owned()));
+    let endpoint = Object::Endpoint(endpoint(false).address);
+    desired.want(endpoint, Wanted::Endpoint(self::endpoint(false)));
+    desired.want(Object::Subflows, Wanted::AtLeast(4));
+    let resolvers = Wanted::Resolvers {
+        addresses: vec![ip("100.96.0.1")],
+        recorded: RECORDED.to_owned(),
+    };
+    desired.want(Object::Resolvers("hawser0".to_owned()), resolvers);
     desired.own(TUNNEL_TABLE, true);
     let route = Object::Route(key(TUNNEL_TABLE, "0.0.0.0/0"));
     desired.want(route, Wanted::Route(hop(TUNNEL, None)));
@@ -224,10 +264,16 @@ impl World {
         match repair {
             Repair::Install(table) => drop(kernel.tables.insert(table, "drop".to_owned())),
             Repair::Write(key, value) => drop(kernel.settings.insert(key, value)),
-            Repair::Up(name) => {
-                let link = kernel.links.values_mut().find(|link| link.name == name);
-                link.unwrap().is_up = true;
+            Repair::Up(name) => kernel.link(&name).is_up = true,
+            Repair::SetMtu(name, mtu) => kernel.link(&name).mtu = mtu,
+            Repair::Attach(name, bridge) => kernel.link(&name).controller = Some(bridge),
+            Repair::PutEndpoint(endpoint) => {
+                let endpoints = &mut kernel.multipath.endpoints;
+                endpoints.retain(|there| there.address != endpoint.address);
+                endpoints.push(endpoint);
             }
+            Repair::RaiseSubflows(least) => kernel.multipath.subflows = least,
+            Repair::SetResolvers(name) => drop(kernel.resolvers.insert(name, RECORDED.to_owned())),
             Repair::AddAddress(index, address, prefix) => {
                 kernel.addresses.insert((index, address, prefix));
             }
@@ -306,7 +352,7 @@ fn everything_desired_is_there_soon_after_the_start() {
 #[test]
 fn each_kind_of_object_is_restored_and_reported_once() {
     type Break = fn(&mut Kernel);
-    let table: [(&str, Break, &[Cause]); 13] = [
+    let table: [(&str, Break, &[Cause]); 20] = [
         ("table removed", |k| k.tables.clear(), &[Cause::Missing]),
         (
             "table changed",
@@ -346,6 +392,32 @@ fn each_kind_of_object_is_restored_and_reported_once() {
             |k| k.addresses.retain(|(index, ..)| *index != TUNNEL),
             &[Cause::Missing],
         ),
+        ("MTU", |k| k.link("hawser0").mtu = 9000, &[Cause::Changed]),
+        (
+            "port taken out",
+            |k| k.link("hawserport0").controller = None,
+            &[Cause::Missing],
+        ),
+        (
+            "port of another bridge",
+            |k| k.link("hawserport0").controller = Some(ETH),
+            &[Cause::Changed],
+        ),
+        (
+            "endpoints flushed, limits set",
+            |k| {
+                k.multipath.endpoints.clear();
+                k.multipath.subflows = 0;
+            },
+            &[Cause::Missing, Cause::Changed],
+        ),
+        (
+            "endpoint changed",
+            |k| k.multipath.endpoints = vec![endpoint(true)],
+            &[Cause::Changed],
+        ),
+        ("more subflows are as good", |k| k.multipath.subflows = 8, &[]),
+        ("resolvers", |k| k.resolvers.clear(), &[Cause::Missing]),
         (
             "routes removed",
             |k| k.routes.retain(|(key, ..)| key.table != TUNNEL_TABLE),
@@ -489,6 +561,8 @@ fn another_vpn_before_ours_is_reported_and_stays() {
     let link = ObservedLink {
         name: "wg0".to_owned(),
         is_up: true,
+        mtu: 1500,
+        controller: None,
         is_tunnel: true,
     };
     world.kernel.links.insert(9, link);
@@ -595,6 +669,8 @@ fn outer_packets_find_uplinks_whose_default_routes_are_in_other_tables() {
     let modem = ObservedLink {
         name: "wwan0".to_owned(),
         is_up: true,
+        mtu: 1500,
+        controller: None,
         is_tunnel: false,
     };
     kernel.links.insert(MODEM, modem);
@@ -658,6 +734,10 @@ enum Op {
     Table(bool),
     Setting(usize, u8),
     Down,
+    Mtu(u32),
+    Detach,
+    Endpoints(bool),
+    Resolvers,
     FlushAddresses,
     Wait(u16),
 }
@@ -672,6 +752,10 @@ fn op() -> impl Strategy<Value = Op> {
         any::<bool>().prop_map(Op::Table),
         (any::<usize>(), 0_u8..3).prop_map(|(which, value)| Op::Setting(which, value)),
         Just(Op::Down),
+        (1280_u32..9001).prop_map(Op::Mtu),
+        Just(Op::Detach),
+        any::<bool>().prop_map(Op::Endpoints),
+        Just(Op::Resolvers),
         Just(Op::FlushAddresses),
         (0_u16..2000).prop_map(Op::Wait),
     ]
@@ -733,6 +817,11 @@ fn interfere(world: &mut World, op: &Op) {
             kernel.settings.insert(key, value.to_string());
         }
         Op::Down => kernel.set_down(TUNNEL),
+        Op::Mtu(mtu) => kernel.link("hawser0").mtu = *mtu,
+        Op::Detach => kernel.link("hawserport0").controller = None,
+        Op::Endpoints(true) => kernel.multipath.endpoints.clear(),
+        Op::Endpoints(false) => kernel.multipath.subflows = 0,
+        Op::Resolvers => kernel.resolvers.clear(),
         Op::FlushAddresses => kernel.addresses.retain(|(index, ..)| *index != TUNNEL),
         Op::Wait(time) => world.pass(Duration::from_millis(u64::from(*time))),
     }

@@ -2,7 +2,8 @@
 
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
-use super::{System, SystemError, refused};
+use super::{System, SystemError, refused, sysctl_path};
+use crate::desired::{Object, Setting, Wanted};
 
 impl System {
     /// Puts an interface into a bridge and brings it up. All of it ends with the interface.
@@ -20,10 +21,14 @@ impl System {
         bridge: &str,
     ) -> Result<(), SystemError> {
         let (index, controller) = (self.index(interface)?, self.index(bridge)?);
+        let _turn = self.turn.lock().await;
         // Without IPv6 of its own: the bridge has the addresses. A kernel without IPv6 has no such
         // setting.
-        let setting = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
-        let _ = std::fs::write(setting, "1");
+        let setting = format!("net/ipv6/conf/{interface}/disable_ipv6");
+        if std::fs::write(sysctl_path(&setting), "1").is_ok() {
+            let wanted = Wanted::Setting(Setting::Is("1".to_owned()));
+            self.want(Object::Setting(setting), wanted);
+        }
         let change = LinkMessageBuilder::<LinkUnspec>::new()
             .index(index)
             .address(address.to_vec())
@@ -31,6 +36,22 @@ impl System {
             .up()
             .build();
         let result = self.handle.link().set(change).execute().await;
-        result.map_err(|source| refused(format!("put {interface} into the bridge {bridge}"), source))
+        result.map_err(|source| refused(format!("put {interface} into the bridge {bridge}"), source))?;
+        self.want(Object::Link(interface.to_owned()), Wanted::Up);
+        self.want(
+            Object::Port(interface.to_owned()),
+            Wanted::Bridge(bridge.to_owned()),
+        );
+        Ok(())
+    }
+
+    /// Makes an interface a port of the bridge of that index.
+    pub(super) async fn attach(&self, interface: &str, bridge: u32) -> Result<(), SystemError> {
+        let change = LinkMessageBuilder::<LinkUnspec>::new()
+            .index(self.index(interface)?)
+            .controller(bridge)
+            .build();
+        let result = self.handle.link().set(change).execute().await;
+        result.map_err(|source| refused(format!("put {interface} back into its bridge"), source))
     }
 }

@@ -21,8 +21,9 @@ use super::{System, SystemError, is_absent, is_there, read_sysctl, refused, repl
 use crate::clock;
 use crate::desired::difference::{Cause, Repair};
 use crate::desired::reconciler::{Action, Event, Reconciler};
-use crate::desired::{Object, Wanted};
+use crate::desired::{Desired, Object, ObservedMultipath, Wanted};
 use crate::journal::Entry;
+use crate::mptcp::{Endpoint, PathManager};
 
 /// Keeps the kernel as desired until it is dropped.
 pub struct Keeper(JoinHandle<()>);
@@ -55,6 +56,7 @@ impl System {
             machine: Reconciler::new(clock::now()),
             dump: Dump::default(),
             generations,
+            multipath: None,
             generation: None,
             took: Duration::ZERO,
         };
@@ -103,6 +105,8 @@ struct Shell {
     machine: Reconciler,
     dump: Dump,
     generations: Option<Socket>,
+    /// Opened when something of it is desired.
+    multipath: Option<PathManager>,
     /// Of the ruleset, when its tables were printed.
     generation: Option<u32>,
     /// How long the latest dump took.
@@ -155,7 +159,8 @@ impl Shell {
     async fn read(&mut self, now: Instant) {
         let desired = self.system.ledger().desired.clone();
         match observe::dump(&self.handle, &desired).await {
-            Ok(dump) => {
+            Ok(mut dump) => {
+                dump.observed.multipath = self.read_multipath(&desired);
                 self.took = Duration::from_nanos(clock::now().as_nanos().saturating_sub(now.as_nanos()));
                 let tables = self.dump.observed.tables.take();
                 self.dump = dump;
@@ -184,6 +189,11 @@ impl Shell {
             Repair::Install(table) => self.install(&table),
             Repair::Write(key, value) => self.write(&key, &value),
             Repair::Up(name) => self.system.set_up(&name).await,
+            Repair::SetMtu(name, mtu) => self.system.put_mtu(&name, mtu).await,
+            Repair::Attach(name, bridge) => self.system.attach(&name, bridge).await,
+            Repair::PutEndpoint(endpoint) => self.put_endpoint(&endpoint),
+            Repair::RaiseSubflows(least) => self.raise_subflows(least),
+            Repair::SetResolvers(name) => self.system.restore_resolvers(&name),
             Repair::AddAddress(index, address, prefix) => {
                 self.system.put_address(index, address, prefix).await
             }
@@ -261,6 +271,46 @@ impl Shell {
             |known| matches!(known, Entry::Sysctl { key: known, .. } if known == key),
         )?;
         std::fs::write(sysctl_path(key), value).map_err(failed)
+    }
+
+    /// Reads MPTCP's path manager where something of it is desired.
+    fn read_multipath(&mut self, desired: &Desired) -> Option<ObservedMultipath> {
+        if !desired.has_multipath() {
+            return None;
+        }
+        if self.multipath.is_none() {
+            self.multipath = PathManager::open().ok();
+        }
+        let manager = self.multipath.as_ref()?;
+        Some(ObservedMultipath {
+            endpoints: manager.endpoints().ok()?,
+            subflows: manager.limits().ok()?.subflows,
+        })
+    }
+
+    /// Makes an endpoint again, if it is still desired.
+    fn put_endpoint(&self, endpoint: &Endpoint) -> Result<(), SystemError> {
+        // Held until the endpoint is there: nobody takes it back meanwhile.
+        let ledger = self.system.ledger();
+        let wanted = ledger.desired.value(&Object::Endpoint(endpoint.address));
+        let Some(manager) = self
+            .multipath
+            .as_ref()
+            .filter(|_| wanted == Some(&Wanted::Endpoint(*endpoint)))
+        else {
+            return Ok(());
+        };
+        manager
+            .remove(endpoint.address)
+            .and_then(|()| manager.add(endpoint))
+            .map_err(SystemError::Multipath)
+    }
+
+    fn raise_subflows(&mut self, least: u32) -> Result<(), SystemError> {
+        match &self.multipath {
+            Some(manager) => self.system.raise_subflows(manager, least),
+            None => Ok(()),
+        }
     }
 
     /// Publishes what `status` shows.

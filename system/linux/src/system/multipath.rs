@@ -10,7 +10,7 @@ use std::net::IpAddr;
 
 use super::network_tables::{route, table};
 use super::{PRIORITY, System, SystemError};
-use crate::desired::Rule;
+use crate::desired::{Object, Rule, Wanted};
 use crate::direct::MULTIPATH_MARK;
 use crate::journal::Entry;
 use crate::mptcp::{Endpoint, Limits, PathManager};
@@ -68,7 +68,9 @@ impl System {
             return Ok(());
         }
         self.enter(entry)?;
-        manager.add(endpoint).map_err(SystemError::Multipath)
+        manager.add(endpoint).map_err(SystemError::Multipath)?;
+        self.want(Object::Endpoint(endpoint.address), Wanted::Endpoint(*endpoint));
+        Ok(())
     }
 
     /// Takes back what [`add_endpoint`](Self::add_endpoint) has done.
@@ -80,6 +82,7 @@ impl System {
         if !self.has_entered(&entry) {
             return Ok(());
         }
+        self.forget(&Object::Endpoint(address));
         manager.remove(address).map_err(SystemError::Multipath)?;
         self.strike(&entry)
     }
@@ -95,6 +98,17 @@ impl System {
         is_backup: bool,
     ) -> Result<(), SystemError> {
         if self.has_entered(&Entry::MultipathEndpoint { address }) {
+            let object = Object::Endpoint(address);
+            let wanted = self.ledger().desired.value(&object).cloned();
+            if let Some(Wanted::Endpoint(endpoint)) = wanted {
+                self.want(
+                    object,
+                    Wanted::Endpoint(Endpoint {
+                        is_backup,
+                        ..endpoint
+                    }),
+                );
+            }
             manager
                 .set_backup(address, is_backup)
                 .map_err(SystemError::Multipath)?;
@@ -107,19 +121,20 @@ impl System {
     /// # Errors
     /// The kernel refuses.
     pub fn raise_subflows(&mut self, manager: &PathManager, new: u32) -> Result<(), SystemError> {
+        self.want(Object::Subflows, Wanted::AtLeast(new));
         let limits = manager.limits().map_err(SystemError::Multipath)?;
-        let is_kept = |entry: &Entry| matches!(entry, Entry::MultipathLimit { .. });
+        let is_limit = |entry: &Entry| matches!(entry, Entry::MultipathLimit { .. });
         // What was there before an earlier run is still what to go back to.
-        self.ledger().left.retain(|entry| !is_kept(entry));
+        self.ledger().left.retain(|entry| !is_limit(entry));
         if limits.subflows >= new {
             return Ok(());
         }
-        if !self.entries().iter().any(is_kept) {
-            self.enter(Entry::MultipathLimit {
-                old: limits.subflows,
-                new,
-            })?;
-        }
+        // A lower limit is what nobody, or another program since, has set.
+        let entry = Entry::MultipathLimit {
+            old: limits.subflows,
+            new,
+        };
+        self.replace_entry(entry, is_limit)?;
         let subflows = new;
         manager
             .set_limits(Limits { subflows, ..limits })

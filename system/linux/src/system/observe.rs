@@ -18,7 +18,7 @@ use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 
 use super::messages::{OWN, address_attribute, empty_route, preferred, to_table};
 use super::program::run;
-use super::{SystemError, read_sysctl, refused};
+use super::{SystemError, index_of, read_sysctl, refused};
 use crate::desired::{
     Desired, Hop, Observed, ObservedLink, ObservedRoute, ObservedRule, RouteKey, Rule, UNICAST,
 };
@@ -80,7 +80,24 @@ pub(super) async fn dump(handle: &Handle, desired: &Desired) -> Result<Dump, Sys
             dump.observed.settings.insert(key, value);
         }
     }
+    for interface in desired.resolvers() {
+        if let Some(recorded) = index_of(interface).and_then(|index| recorded_resolvers(interface, index)) {
+            dump.observed.resolvers.insert(interface.to_owned(), recorded);
+        }
+    }
     Ok(dump)
+}
+
+/// Reads what systemd-resolved or resolvconf has recorded of the resolvers of an interface.
+pub(super) fn recorded_resolvers(interface: &str, index: u32) -> Option<String> {
+    let files = [
+        format!("/run/systemd/resolve/netif/{index}"),
+        // Of openresolv, and of Debian's resolvconf.
+        format!("/run/resolvconf/interfaces/{interface}"),
+        format!("/run/resolvconf/interface/{interface}"),
+    ];
+    let mut found = files.iter().filter_map(|file| std::fs::read_to_string(file).ok());
+    found.find(|text| !text.is_empty())
 }
 
 /// Prints a table of nftables as the kernel holds it, without what changes by itself: counters,
@@ -100,16 +117,22 @@ pub(super) fn generation(socket: &Socket) -> Option<u32> {
 }
 
 fn link(message: &LinkMessage) -> (u32, ObservedLink) {
-    let name = message.attributes.iter().find_map(|attribute| {
-        let LinkAttribute::IfName(name) = attribute else {
-            return None;
-        };
-        Some(name.clone())
-    });
+    let (mut name, mut mtu, mut controller) = (None, None, None);
+    for attribute in &message.attributes {
+        #[allow(clippy::wildcard_enum_match_arm, reason = "the others play no part")]
+        match attribute {
+            LinkAttribute::IfName(given) => name = Some(given.clone()),
+            LinkAttribute::Mtu(bytes) => mtu = Some(*bytes),
+            LinkAttribute::Controller(index) => controller = Some(*index),
+            _ => {}
+        }
+    }
     let flags = message.header.flags;
     let link = ObservedLink {
         name: name.unwrap_or_default(),
         is_up: flags.contains(LinkFlags::Up),
+        mtu: mtu.unwrap_or(0),
+        controller,
         is_tunnel: flags.intersects(LinkFlags::Pointopoint | LinkFlags::Noarp),
     };
     (message.header.index, link)
