@@ -59,7 +59,7 @@ openwrt:
 	scripts/needs static
 	scripts/openwrt
 
-# A release, put together and signed, in out/release; publishes nothing (docs/releases.md).
+# A release, put together and signed, in out/release; publishes nothing (docs/manual/releases.md).
 .PHONY: release
 release:
 	scripts/needs run

@@ -17,7 +17,7 @@
  * it is. ENOTCONN, EINVAL (HAWSER_RATE): the socket is not connected; it is of another protocol, or the value is too short. EAGAIN: so much is
  * declared at once that it was not heard.
  *
- * Without the kernel program: through a hub IP_TOS or IPV6_TCLASS with a code point of docs/schedulers.md; without one SO_MARK with the mark that
+ * Without the kernel program: through a hub IP_TOS or IPV6_TCLASS with a code point of docs/manual/schedulers.md; without one SO_MARK with the mark that
  * `hawser status` shows (needs CAP_NET_ADMIN), or SO_BINDTODEVICE.
  */
 #ifndef HAWSER_H

@@ -1,5 +1,5 @@
-//! The constants of the data path stand in docs/path-model.md, with what they are and where their
-//! values come from, as the sources say it.
+//! Compares docs/design/constants.md with the constants of the data path in the sources: meaning,
+//! value and source of each.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -163,7 +163,7 @@ fn table() -> String {
 
 #[test]
 fn the_table_of_constants_is_that_of_the_sources() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/path-model.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/design/constants.md");
     let text = std::fs::read_to_string(&page).expect("the page");
     let (before, rest) = text.split_once(BEGIN).expect("the table begins");
     let (known, after) = rest.split_once(END).expect("the table ends");
@@ -175,7 +175,7 @@ fn the_table_of_constants_is_that_of_the_sources() {
     let differs = table.lines().zip(known.lines()).find(|(own, known)| own != known);
     assert!(
         known == table,
-        "docs/path-model.md is older than the sources ({differs:?}); \
+        "docs/design/constants.md is older than the sources ({differs:?}); \
          {WRITE}=1 cargo test -p hawser-proto --test constants writes it"
     );
 }

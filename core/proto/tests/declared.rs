@@ -134,7 +134,7 @@ impl Case {
 }
 
 /// What becomes of the flow undeclared, and declared.
-#[allow(clippy::print_stdout, reason = "the figures of docs/schedulers.md")]
+#[allow(clippy::print_stdout, reason = "the figures of docs/manual/schedulers.md")]
 fn compare(name: &str, case: &Case, deadline: Option<u64>) -> [Seen; 2] {
     let declared = declaration(case.kind, case.mbps, deadline);
     let seen = [None, Some(declared)].map(|declaration| case.run(declaration));

@@ -33,9 +33,9 @@ pub const ACK_RANGES: usize = 8;
 /// Bytes of the longest emitted [`Frame`].
 pub const FRAME_LEN: usize = ACK_FIXED + 8 * ACK_RANGES;
 
-/// Bytes of an acknowledgement without ranges. Source: docs/streams.md.
+/// Bytes of an acknowledgement without ranges. Source: docs/manual/streams.md.
 const ACK_FIXED: usize = 1 + 4 + 8 + 8 + 1;
-/// Bit beside the high bits of the number. Source: docs/streams.md.
+/// Bit beside the high bits of the number. Source: docs/manual/streams.md.
 const LAST: u16 = 0x8000;
 
 /// Number of a stream: even ones are opened by the client, odd ones by the hub.
@@ -73,11 +73,11 @@ impl StreamId {
 
 /// Reasons of [`Frame::Reset`] and [`Frame::Stop`].
 pub mod reason {
-    /// Reset or timeout of the connection. Source: docs/streams.md.
+    /// Reset or timeout of the connection. Source: docs/manual/streams.md.
     pub const RESET: u16 = 1;
-    /// End of the process that knew the stream. Source: docs/streams.md.
+    /// End of the process that knew the stream. Source: docs/manual/streams.md.
     pub const UNKNOWN: u16 = 2;
-    /// Loss of the right to reach the destination. Source: docs/streams.md.
+    /// Loss of the right to reach the destination. Source: docs/manual/streams.md.
     pub const FORBIDDEN: u16 = 3;
 }
 
@@ -284,21 +284,21 @@ pub enum Frame {
     },
 }
 
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const OPEN: u8 = 1;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const ANSWER: u8 = 2;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const ACK: u8 = 3;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const SESSION: u8 = 4;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const RESET: u8 = 5;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const STOP: u8 = 6;
-/// Type of the frame. Source: docs/streams.md.
+/// Type of the frame. Source: docs/manual/streams.md.
 const BLOCKED: u8 = 7;
-/// Bit beside the count of ranges. Source: docs/streams.md.
+/// Bit beside the count of ranges. Source: docs/manual/streams.md.
 const COMPLETE: u8 = 0x80;
 
 impl Frame {

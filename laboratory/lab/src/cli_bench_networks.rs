@@ -31,8 +31,8 @@ pub(crate) struct NetworksArgs {
     /// Replaces a field of every scenario, e.g. `--set workload.0.direction=up`.
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     settings: Vec<String>,
-    /// Also runs another tool, by a command that starts one side of it (docs/bench.md); may be
-    /// repeated.
+    /// Also runs another tool, by a command that starts one side of it (docs/manual/bench.md); may
+    /// be repeated.
     #[arg(long = "tool", value_name = "NAME=COMMAND")]
     tools: Vec<Tool>,
     /// Also runs every program of a directory in the same way, e.g. scripts/tools; those that miss

@@ -12,7 +12,7 @@ use hawser_terminal::{say, unknown};
 /// Lets published ideas, and what Hawser does, compete under the same conditions in the simulator.
 ///
 /// Prints Markdown: a table for each measure, medians over the seeds with extremes, and ratios.
-/// docs/experiments holds what came of it.
+/// docs/notebook holds what came of it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
     /// Which comparisons; by default all.

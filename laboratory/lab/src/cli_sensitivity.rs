@@ -42,7 +42,7 @@ pub(crate) struct SensitivityArgs {
 }
 
 const HELP: &str = "\
-Copies the sources, makes a function of each constant of the table in docs/path-model.md, builds that once, and runs the
+Copies the sources, makes a function of each constant of the table in docs/design/constants.md, builds that once, and runs the
 suites with half and with twice of each, one process for each. What is between a half and two is a gain, or what is left of
 something: its distance from one is varied. Killed, it goes on where it ended. Prints a table (Markdown): by how many
 percent each suite's figure changes, in the geometric mean over its runs; more than 3 % is bold. Needs cargo.
@@ -75,7 +75,7 @@ const SUITES: &str = "scenarios/sensitivity";
 /// # Errors
 /// When the copy cannot be built, or the file system fails.
 pub(crate) fn run(args: &SensitivityArgs) -> anyhow::Result<ExitCode> {
-    let page = args.sources.join("docs/path-model.md");
+    let page = args.sources.join("docs/design/constants.md");
     let constants = match fs::read_to_string(&page) {
         Ok(text) => source::constants(&text),
         Err(error) => {

@@ -15,8 +15,8 @@ use crate::progress;
 /// Runs a scenario in virtual time with fields varied, on all cores, and writes one table.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
-    /// The sweep, a TOML file (see docs/sweeps.md): every combination of its axes runs; goes on
-    /// after a kill.
+    /// The sweep, a TOML file (see docs/manual/sweeps.md): every combination of its axes runs;
+    /// goes on after a kill.
     #[arg(required_unless_present = "merge")]
     sweep: Option<PathBuf>,
     /// Runs only every N-th run of the sweep, from the I-th on, counted from 0.

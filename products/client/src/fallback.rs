@@ -457,7 +457,7 @@ const HEARD_FOR: Duration = Duration::from_millis(1_500);
 /// Time without a policer before TLS ends: a path that carries less over UDP than it may, as
 /// TLS carries the bulk, does not notice the policer.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const UNPOLICED_FOR: Duration = Duration::from_secs(60);
 /// The control channel moves within a few round trips.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);

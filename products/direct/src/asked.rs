@@ -51,7 +51,7 @@ impl Direct {
             ),
             Request::Use { .. } => (
                 Err(anyhow!(
-                    "without a hub, rules in client.toml say which networks flows take (docs/direct.md)"
+                    "without a hub, rules in client.toml say which networks flows take (docs/manual/direct.md)"
                 )),
                 Next::Continue,
             ),

@@ -85,8 +85,8 @@ pub(crate) fn takes_from(dir: &Path, member: Code) -> bool {
 const LOCK: &str = "neighbours.in-use.lock";
 const LIST: &str = "neighbours.in-use";
 /// How long a member counts after it was used last: a path that fails and a member that restarts
-/// are back within seconds (`docs/neighbours.md`), and whoever wants the opposite direction asks
-/// again after 15 s at the latest.
+/// are back within seconds (`docs/manual/neighbours.md`), and whoever wants the opposite direction
+/// asks again after 15 s at the latest.
 const LINGERS: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use crate::guests::{NameArgs, print};
 /// here.
 ///
 /// A member without Hawser, which forwards into GRE, is named by [[pool.gre]] in client.toml:
-/// docs/neighbours.md says what to type there, and at the hub.
+/// docs/manual/neighbours.md says what to type there, and at the hub.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PoolArgs {

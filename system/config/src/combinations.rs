@@ -3,8 +3,9 @@
 //! those that need another one.
 //!
 //! These tables are the only place where a configuration is refused that is well-formed by itself.
-//! The page of the manual (`docs/combinations.md`) is written from them by a test, and another one
-//! tries all pairs. A newcomer who adds a key to `client.toml` adds it to [`KEYS`], in `keys.rs`.
+//! The page of the manual (`docs/manual/combinations.md`) is written from them by a test, and
+//! another one tries all pairs. A newcomer who adds a key to `client.toml` adds it to [`KEYS`], in
+//! `keys.rs`.
 
 mod keys;
 mod relations;

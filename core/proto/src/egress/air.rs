@@ -34,7 +34,7 @@ use super::{Egress, Lane};
 const TOLD_FOR: Duration = Duration::from_secs(10);
 /// What is there for packets of the session of a channel that nobody else uses: the rest is for
 /// beacons, collisions, and what an estimate leaves out. Source: the sweep in
-/// `docs/experiments/steering.md`.
+/// `docs/notebook/steering.md`.
 const SHARE: f64 = 0.90;
 /// A path is dearer than another from this factor on: estimates err by some percent.
 const DEARER: f64 = 1.05;

@@ -9,7 +9,7 @@ use crate::fec::{SPAN, TOLERATED};
 /// What finding a loss takes beyond the round trip.
 const RESEND: Duration = Duration::from_millis(10);
 
-/// The share of what paths carry up to which parity goes (docs/experiments/live.md, "Parity where
+/// The share of what paths carry up to which parity goes (docs/notebook/live.md, "Parity where
 /// there is little room").
 const ROOM: f64 = 0.9;
 

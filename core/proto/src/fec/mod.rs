@@ -37,10 +37,10 @@ pub use encoder::{Cover, Encoder, Outgoing};
 /// Losses that realtime media conceal without a trace: a path that loses no more gets no parity.
 pub const TOLERATED: f64 = 0.0005;
 /// What a group's parity leaves lost at most, as far as the loss is known: less than one in a
-/// thousand (docs/experiments/live.md).
+/// thousand (docs/notebook/live.md).
 const RESIDUAL: f64 = 0.0008;
 /// A group holds what a flow sends within this time: media wait for their jitter buffer's 40 to 60
-/// ms, and of one packet in a hundred the delay may grow by 15 ms (docs/experiments/live.md).
+/// ms, and of one packet in a hundred the delay may grow by 15 ms (docs/notebook/live.md).
 pub const SPAN: Duration = Duration::from_millis(20);
 
 /// How many parity packets a group of `covered` packets needs on a path that loses a share `loss`:

@@ -33,7 +33,7 @@ use hawser_wire::data::{Feedback, Marks};
 const PROBES: u8 = 10;
 /// Time between probes of a test. Reason: a burst of losses by chance is shorter than ten of them.
 ///
-/// Source: docs/path-model.md, marks that mean nothing.
+/// Source: docs/design/path-model.md, marks that mean nothing.
 const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 /// ECT packets in a row that arrive marked, or not at all, before a capable path is tested again.
 ///
@@ -43,7 +43,7 @@ const SUSPICIOUS: u64 = 64;
 /// Time until a failed path is tested again. Reason: each test costs ten packets of 76 bytes, and
 /// the middlebox of a network seldom changes.
 ///
-/// Source: docs/path-model.md, marks that mean nothing.
+/// Source: docs/design/path-model.md, marks that mean nothing.
 const RETEST_AFTER: Duration = Duration::from_secs(600);
 
 /// State of the validation.

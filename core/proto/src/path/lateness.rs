@@ -7,7 +7,7 @@ use hawser_units::{Duration, Instant};
 /// (`flow::behaviour`, ITU-T G.114); the rest is for the choice of another path.
 const LATE: Duration = Duration::from_millis(100);
 /// The time constant of the late share. Source: measured in the recorded drives of
-/// docs/schedulers.md: a modem that has stalled stalls again within some ten seconds.
+/// docs/manual/schedulers.md: a modem that has stalled stalls again within some ten seconds.
 const MEMORY: Duration = Duration::from_secs(30);
 /// The longest time for which one report counts. Source: `KEEPALIVE_BUSY`, the interval of probes
 /// of a quiet path, measured between reports.

@@ -29,16 +29,16 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// forgotten; doubled each time that it was right. Reason: a rate is sampled in each round trip
 /// while a path is used, and the first packets on a slow path wait for up to a second.
 ///
-/// Source: docs/path-model.md, rates that nothing samples.
+/// Source: docs/design/path-model.md, rates that nothing samples.
 const FIRST_STALE: Duration = Duration::from_secs(5);
 /// Longest of these times. Reason: four doublings.
 ///
-/// Source: docs/path-model.md, rates that nothing samples.
+/// Source: docs/design/path-model.md, rates that nothing samples.
 const MAX_STALE: Duration = Duration::from_secs(80);
 /// Share of what the path has carried below which a rate is doubted. Reason: schedulers use a path
 /// beside others at more than that, and so sample it.
 ///
-/// Source: docs/path-model.md, rates that nothing samples.
+/// Source: docs/design/path-model.md, rates that nothing samples.
 const DOUBTED: f64 = 0.25;
 
 /// The model of one path in the sending direction.

@@ -35,70 +35,70 @@ const MAX_ROUNDS: u32 = 16;
 /// Longest interval where round trips are short. Reason: a policer of 128 kbit/s passes 20 packets
 /// in it.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MAX_INTERVAL: Duration = Duration::from_secs(2);
 /// Packets of an interval. Reason: a tenth of fewer is chance.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MIN_PACKETS: u64 = 32;
 /// Share of packets lost. Reason: half of what a policer drops of what is sent at 1.25 times its
 /// rate, and more than networks lose by chance for long.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MIN_LOSS: f64 = 0.1;
 /// Rates that differ by less are one. Source: `bbr_lt_bw_ratio` (1/8).
 const SAME: f64 = 0.125;
 /// Share of the rate that is sent. Reason: packets of other sizes have other shares of headers, and
 /// the bucket has to refill for those that are not paced.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MARGIN: f64 = 0.95;
 /// Losses that a trial would show if they were chance. Reason: three or fewer are seen in 8 % of
 /// cases (Poisson distribution).
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const TRIAL_LOSSES: f64 = 7.0;
 /// Round trips in which losses of before are still found. Reason: one, and one until the report.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const SETTLE_ROUNDS: u32 = 2;
 /// Time beyond these. Reason: reports wait 25 ms, on both sides of a loss.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const SETTLE: Duration = Duration::from_millis(50);
 /// Longest trial. Reason: a path that carries so few packets in it needs no limit.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MAX_TRIAL: Duration = Duration::from_secs(8);
 /// Time for which a recognised rate is kept before more is tried; doubled each time that it is
 /// found again. Reason: a try costs about ten packets.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const FIRST_HOLD: Duration = Duration::from_secs(5);
 /// Longest of these. Reason: four doublings.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MAX_HOLD: Duration = Duration::from_secs(80);
 /// Time for which nothing is recognised after a trial in vain; doubled each time.
 ///
 /// Reason: a trial costs a path that loses by chance about a second at 0.85 of its rate.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const FIRST_REJECTION: Duration = Duration::from_secs(30);
 /// Longest of these. Reason: four doublings.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const MAX_REJECTION: Duration = Duration::from_secs(480);
 /// Growth of the limit while more is tried. Source: draft-ietf-ccwg-bbr, the pacing gain of
 /// `ProbeBW_UP`.
 const RAISE: f64 = 1.25;
 /// Time of one step. Reason: the bucket is used up before the next one at common depths.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const RAISE_INTERVAL: Duration = Duration::from_secs(1);
 /// Multiple of the rate at which the policer counts as removed. Reason: six steps.
 ///
-/// Source: docs/path-model.md, policers.
+/// Source: docs/design/path-model.md, policers.
 const REMOVED: f64 = 4.0;
 
 /// State of the recognition.

@@ -582,7 +582,7 @@ impl<T> Resequencer<T> {
 /// How long a path may pause, beyond what is known of its delay, before a transfer takes it for
 /// silent: less than its sender waits before it sends all of a window again (RFC 6298, and a queue
 /// at the entrance), so that what comes late or is sent again over another path fills the gap.
-/// Chosen by a sweep (docs/experiments/traces).
+/// Chosen by a sweep (docs/notebook/traces.md).
 const PAUSE: Duration = Duration::from_millis(350);
 
 /// The most that a packet of a transfer is held while gaps before it are being filled.

@@ -9,7 +9,7 @@
 //! turns with flows, and have their paths, windows and loss detection. Neither half holds bytes: a
 //! stream's bytes are named by its number and their offset, and lie in the driver's memory, between
 //! what is released and what was written on the sending side, and within the credit on the
-//! receiving side. docs/streams.md describes formats and states.
+//! receiving side. docs/manual/streams.md describes formats and states.
 
 mod in_flight;
 mod outgoing;

@@ -20,7 +20,7 @@
 //! Where one network alone carries more than all in turn, the others have the shortest slot of a
 //! longer round ([`Choice`]), which keeps them joined and measured.
 //!
-//! Neither equal slots nor All-APs' eq. 6 do that (docs/experiments/slots.md). Does not model: how
+//! Neither equal slots nor All-APs' eq. 6 do that (docs/notebook/slots.md). Does not model: how
 //! many packets an access point keeps (some 64), which bounds the cycle.
 //!
 //! Cost: O(networks^2) once a cycle, O(1) a frame.
@@ -44,7 +44,7 @@ pub struct SharesConfig {
     pub full: f64,
     /// How often the others are visited while one network is served alone; at least a cycle.
     ///
-    /// Source: docs/experiments/slots.md.
+    /// Source: docs/notebook/slots.md.
     pub round: Duration,
     /// Whether one network may be served nearly alone: what is bound to another waits meanwhile.
     pub may_serve_one: bool,

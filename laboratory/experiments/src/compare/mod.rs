@@ -2,7 +2,7 @@
 //!
 //! [`crate::reproduce`] asks whether a paper's numbers come out again; this asks which idea to use.
 //! A [`Comparison`] puts its contenders into conditions that no paper was written for, at several
-//! seeds, and what comes out is a table and a factor. `docs/experiments` holds the verdicts.
+//! seeds, and what comes out is a table and a factor. `docs/notebook` holds the verdicts.
 
 mod registry;
 mod report;

@@ -1,4 +1,4 @@
-//! A comparison as Markdown, for a person and `docs/experiments`, and as JSON.
+//! A comparison as Markdown, for a person and `docs/notebook`, and as JSON.
 
 use std::fmt::Write;
 

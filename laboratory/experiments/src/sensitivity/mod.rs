@@ -5,10 +5,10 @@
 //! copy of the sources, in which each of them is a function that looks whether it is the one of
 //! this process ([`source`]). So one build serves all of them, nothing of it is in what people
 //! install, and a constant that is new or renamed is varied without a word here: the list is the
-//! table of `docs/path-model.md`, which a test holds against the sources.
+//! table of `docs/design/constants.md`, which a test holds against the sources.
 //!
 //! ```text
-//!   docs/path-model.md -> [ constants ] --+
+//!   docs/design/constants.md -> [ constants ] --+
 //!   sources -> [ copy, constants as functions ] -> build -> a process for each constant and way
 //!                                                              | sweep: journal, resumed after a kill
 //!                                                              v

@@ -21,7 +21,7 @@ impl Constant {
     }
 }
 
-/// The constants of the table in `docs/path-model.md`.
+/// The constants of the table in `docs/design/constants.md`.
 #[must_use]
 pub fn constants(page: &str) -> Vec<Constant> {
     let table = page

@@ -65,7 +65,7 @@ impl Deciles {
 }
 
 impl Fit {
-    /// The committed result of [`Self::of`] over the recordings that `docs/experiments/worlds.md`
+    /// The committed result of [`Self::of`] over the recordings that `docs/notebook/worlds.md`
     /// names.
     ///
     /// # Panics

@@ -224,7 +224,7 @@ impl Violation {
 pub(super) mod tolerance {
     use hawser_units::Duration;
 
-    /// Source: the tolerance that `docs/experiments/traces.md` asks for.
+    /// Source: the tolerance that `docs/notebook/traces.md` asks for.
     pub(in super::super) const GOODPUT: f64 = 0.98;
     /// Source: 1500 bytes less 68 of tunnel and 52 of TCP and IP, over 1448 of plain TCP with time
     /// stamps.

@@ -35,7 +35,7 @@ const WAITING: f64 = 4_096.0;
 /// daemon (`program/hawser/tests/daemons/hubs.rs`).
 const NOTICE: Duration = Duration::from_millis(100);
 /// For how long hubs let clients in by what they know while the database is away
-/// (`docs/fleet.md`).
+/// (`docs/manual/fleet.md`).
 const WITHOUT_STORE: Duration = Duration::from_secs(10);
 
 /// A number of a hub.

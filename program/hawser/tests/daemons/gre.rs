@@ -21,7 +21,7 @@ const MEMBER: Ipv4Addr = Ipv4Addr::new(10, 0, 20, 2);
 const HUB: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
 /// A router with a modem to the hub and a local network to the taker, and nothing of Hawser: what
-/// docs/neighbours.md says to type on Linux.
+/// docs/manual/neighbours.md says to type on Linux.
 fn build_member(world: &World, key: &str) {
     world.add_client("d", 20);
     let (own, client, hub) = (world.namespace("d"), world.namespace("c"), world.namespace("h"));

@@ -22,7 +22,7 @@ const BOB: Member = Member { side: "d", net: 20 };
 const CAROL: Member = Member { side: "e", net: 21 };
 
 /// A modem: two packets at most leave it faster than its rate. (With bursts of 40 ms, rates are
-/// overestimated in one run of three: docs/figures.md.)
+/// overestimated in one run of three: docs/notebook/figures.md.)
 pub(crate) fn tc(namespace: &str, device: &str, rate: &str) {
     let mut all = vec!["-n", namespace, "qdisc", "replace", "dev", device];
     all.extend(["root", "tbf", "rate", rate, "burst", "3k", "latency", "100ms"]);

@@ -220,7 +220,7 @@ fn the_tables_know_every_key() {
     }
 }
 
-const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/combinations.md");
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/manual/combinations.md");
 /// The variable with which the page is written.
 const WRITE: &str = "HAWSER_WRITE_PAGES";
 
@@ -233,7 +233,7 @@ fn the_page_of_the_manual_is_written_from_the_tables() {
     let committed = std::fs::read_to_string(Path::new(PAGE)).unwrap_or_default();
     assert!(
         committed == page,
-        "docs/combinations.md is not what the tables say: run this test with {WRITE}=1"
+        "docs/manual/combinations.md is not what the tables say: run this test with {WRITE}=1"
     );
 }
 

@@ -53,7 +53,7 @@ pub(crate) enum Object {
     Link(String),
     /// The MTU of an interface, by name.
     Mtu(String),
-    /// The place of an interface, by name, in a bridge.
+    /// The bridge of an interface, by name of the interface.
     Port(String),
     /// An address of an interface.
     Address(String, IpAddr),
@@ -199,7 +199,7 @@ pub(crate) enum Wanted {
     Rule,
     /// An endpoint.
     Endpoint(Endpoint),
-    /// The least number of subflows that connections may have beside their first.
+    /// Minimum of the limit of subflows in addition to the first of a connection.
     AtLeast(u32),
     /// Resolvers, and what the program that keeps them had recorded right after they were set
     /// (empty: unknown).
@@ -404,7 +404,7 @@ pub(crate) struct Observed {
     pub(crate) rules: Vec<ObservedRule>,
     /// MPTCP's path manager; `None`: it was not asked, or cannot be.
     pub(crate) multipath: Option<ObservedMultipath>,
-    /// What is recorded of the resolvers of each interface that was asked for, by its name.
+    /// Records of the resolvers of each interface that was asked for, by its name.
     pub(crate) resolvers: BTreeMap<String, String>,
 }
 
@@ -433,7 +433,7 @@ impl Observed {
 pub(crate) struct ObservedLink {
     pub(crate) name: String,
     pub(crate) is_up: bool,
-    /// Units: bytes.
+    /// MTU. Units: bytes.
     pub(crate) mtu: u32,
     /// The bridge of which it is a port, by index.
     pub(crate) controller: Option<u32>,

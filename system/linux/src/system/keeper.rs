@@ -105,7 +105,7 @@ struct Shell {
     machine: Reconciler,
     dump: Dump,
     generations: Option<Socket>,
-    /// Opened when something of it is desired.
+    /// Path manager of MPTCP, opened when something of it is desired.
     multipath: Option<PathManager>,
     /// Of the ruleset, when its tables were printed.
     generation: Option<u32>,

@@ -171,8 +171,8 @@ fn head<'a>(claims: impl Iterator<Item = (&'a str, bool)>, real: &Real, seeds: u
          A packet of a stream that arrives later than 400 ms counts as lost. A row again:\n\n    \
          hawser-lab reproduce CLAIM\n    sudo hawser-lab reproduce CLAIM --real\n\n\
          The whole page again, and only what `--real --json` has written anew:\n\n    \
-         hawser-lab reproduce --markdown docs/five-papers.md --with real.json\n    \
-         hawser-lab reproduce --markdown docs/five-papers.md --with real.json --only-real\n",
+         hawser-lab reproduce --markdown docs/notebook/five-papers.md --with real.json\n    \
+         hawser-lab reproduce --markdown docs/notebook/five-papers.md --with real.json --only-real\n",
         all - simulated - on_real,
     )
 }
