@@ -12,8 +12,8 @@ use hawser_config::identity::KeyHash;
 use hawser_config::{ClientConfig, RuleConfig};
 use hawser_control::client::driver::fresh_index;
 use hawser_dataplane::Destinations;
+use hawser_linux::direct::Match;
 use hawser_proto::session::Left;
-use hawser_units::Net;
 use tokio::time::Instant;
 
 use super::faster::Leading;
@@ -30,15 +30,15 @@ impl Hubs {
         self.choice.chosen(named.chain(faster))
     }
 
-    /// Whether flows to these begin at a hub, if that is the second one: the first network that
-    /// holds a destination decides.
-    pub(super) fn destinations(&self, key: KeyHash, config: &ClientConfig) -> Vec<(Net, bool)> {
+    /// Returns which flows begin at a hub, if that is the second one: the first rule that matches
+    /// decides.
+    pub(super) fn destinations(&self, key: KeyHash, config: &ClientConfig) -> Vec<(Match, bool)> {
         let rules = config.rules.iter().filter_map(RuleConfig::by_hub);
-        let nets = rules.flat_map(|(nets, hub)| {
-            let is_so = hub.is_some_and(|name| self.called(&name.0) == Some(key));
-            nets.iter().map(move |net| (*net, is_so))
+        let rules = rules.map(|(flows, hub)| {
+            let is_chosen = hub.is_some_and(|name| self.called(&name.0) == Some(key));
+            (flows.clone(), is_chosen)
         });
-        nets.collect()
+        rules.collect()
     }
 
     /// The first hub that rules name and this client does not know in its fleet.
@@ -71,7 +71,7 @@ impl Client {
         let Some(second) = &mut self.second else { return };
         let is_chosen = chosen == Some(second.key);
         let destinations = is_chosen.then(|| Destinations {
-            nets: self.hubs.destinations(second.key, &self.config),
+            rules: self.hubs.destinations(second.key, &self.config),
             hosts: self.leading.as_ref().map(Leading::through).unwrap_or_default(),
         });
         second.set_destinations(destinations, chosen.is_some() && !is_chosen);

@@ -16,6 +16,7 @@ use hawser_config::{self as config, ClientConfig, HubUse};
 use hawser_control::client::reach::{Call, Outcome, Reach};
 use hawser_control::client::{ConnectError, Established, Turn};
 use hawser_control::tls;
+use hawser_linux::direct::Match;
 use hawser_proto::session::{HubChoice, Left, Sight, Standing, Step};
 use hawser_units::{Instant, NetworkId};
 use hawser_wire::control::{CloseReason, Hello, Message, OtherHub, Welcome};
@@ -340,8 +341,8 @@ impl Hubs {
             let key = hub.joined.hub_key;
             let by_rules = self.destinations(key, config).into_iter();
             let by_rules = by_rules
-                .filter(|(_, is_so)| *is_so)
-                .map(|(net, _)| net.to_string());
+                .filter(|(_, is_chosen)| *is_chosen)
+                .flat_map(|(flows, _)| destinations_of(&flows));
             let round_trip = self.choice.round_trip(key);
             let second = second.filter(|second| second.key == key);
             let joined = &hub.joined;
@@ -667,3 +668,51 @@ const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
 /// What the hub in use gets for an answer, at least, before it is asked anew; and between two
 /// looks whether there is a network.
 const TIMEOUT: Duration = Duration::from_millis(500);
+/// Returns the destinations of a rule's flows for status, each with protocol and ports.
+fn destinations_of(flows: &Match) -> Vec<String> {
+    let protocol = flows.protocol.map(|protocol| protocol.to_string());
+    let ports = flows.ports.iter().map(|(first, last)| match first == last {
+        true => format!("port {first}"),
+        false => format!("ports {first}-{last}"),
+    });
+    let only: Vec<_> = protocol.into_iter().chain(ports).collect();
+    let only = match only.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", only.join(", ")),
+    };
+    if flows.to.is_empty() {
+        return vec![format!("all destinations{only}")];
+    }
+    flows.to.iter().map(|net| format!("{net}{only}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hawser_linux::direct::Protocol;
+
+    use super::*;
+
+    #[test]
+    fn destinations_of_a_rule_are_named_with_protocol_and_ports() {
+        let flows = |protocol, ports: &[(u16, u16)], to: &[&str]| Match {
+            protocol,
+            ports: ports.to_vec(),
+            to: to.iter().map(|net| net.parse().expect("a network")).collect(),
+            ..Match::default()
+        };
+        let nets = ["203.0.113.0/24", "2001:db8::/32"];
+        assert_eq!(destinations_of(&flows(None, &[], &nets)), nets);
+        assert_eq!(
+            destinations_of(&flows(
+                Some(Protocol::Udp),
+                &[(53, 53), (60_000, 61_000)],
+                &nets[..1]
+            )),
+            ["203.0.113.0/24 (udp, port 53, ports 60000-61000)"]
+        );
+        assert_eq!(
+            destinations_of(&flows(Some(Protocol::Tcp), &[(25, 25)], &[])),
+            ["all destinations (tcp, port 25)"]
+        );
+    }
+}

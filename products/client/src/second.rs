@@ -25,6 +25,7 @@ use hawser_linux::netlink;
 use hawser_proto::session::{Before, Left};
 use hawser_units::NetworkId;
 use hawser_wire::control::CloseReason;
+use hawser_wire::inner::protocol;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
@@ -66,15 +67,23 @@ impl Shown {
     /// Why a flow goes there, which is told in words that end with its destination.
     pub(super) fn why(&self, flow: &str) -> String {
         let to = flow.rsplit(' ').next().unwrap_or_default();
-        let with_port = to.parse::<SocketAddr>().map(|to| to.ip());
-        let mut nets = self.destinations.nets.iter();
-        match with_port.or_else(|_| to.parse::<IpAddr>()) {
-            Ok(to) => match nets.find(|(net, _)| net.contains(to)) {
-                Some((net, true)) => format!("a rule says so (to {net})"),
-                None if self.destinations.hosts.contains(&to) => SOONER.to_owned(),
-                Some((_, false)) | None => BEGAN_THERE.to_owned(),
+        let protocol = match flow.split(' ').next() {
+            Some("tcp") => protocol::TCP,
+            Some("udp") => protocol::UDP,
+            _ => protocol::ICMP,
+        };
+        let without_port = |_| to.parse().map(|to: IpAddr| SocketAddr::new(to, 0));
+        let Ok(to) = to.parse::<SocketAddr>().or_else(without_port) else {
+            return BEGAN_THERE.to_owned();
+        };
+        let mut rules = self.destinations.rules.iter();
+        match rules.find(|(flows, _)| flows.is_for(protocol, to)) {
+            Some((flows, true)) => match flows.to.iter().find(|net| net.contains(to.ip())) {
+                Some(net) => format!("a rule says so (to {net})"),
+                None => format!("a rule says so (port {})", to.port()),
             },
-            Err(_) => BEGAN_THERE.to_owned(),
+            None if self.destinations.hosts.contains(&to.ip()) => SOONER.to_owned(),
+            Some((_, false)) | None => BEGAN_THERE.to_owned(),
         }
     }
 }
@@ -549,10 +558,19 @@ const LOOK_LEAVING: Duration = Duration::from_millis(500);
 mod tests {
     use std::sync::Arc;
 
+    use hawser_linux::direct::{Match, Protocol};
     use hawser_proto::session::SessionConfig;
     use hawser_units::Net;
 
     use super::*;
+
+    fn to(to: &[Net], is_chosen: bool) -> (Match, bool) {
+        let flows = Match {
+            to: to.to_vec(),
+            ..Match::default()
+        };
+        (flows, is_chosen)
+    }
 
     #[test]
     fn ends_when_nothing_goes_on_there_unless_it_is_chosen() {
@@ -569,7 +587,7 @@ mod tests {
         assert!(ended(&second, QUIET) && !ended(&second, QUIET / 2));
         let all = || {
             Some(Destinations {
-                nets: vec![(Net::host([203, 0, 113, 7]), true)],
+                rules: vec![to(&[Net::host([203, 0, 113, 7])], true)],
                 ..Destinations::default()
             })
         };
@@ -593,13 +611,18 @@ mod tests {
     #[test]
     fn tells_of_a_flow_why_it_goes_there() {
         let net = |text: &str| -> Net { text.parse().expect("a network") };
+        let mail = Match {
+            protocol: Some(Protocol::Tcp),
+            ports: vec![(25, 25)],
+            ..Match::default()
+        };
         let shown = Shown {
             session: Some(1),
             destinations: Destinations {
-                nets: vec![
-                    (net("203.0.113.7"), false),
-                    (net("203.0.113.0/24"), true),
-                    (net("2001:db8::/32"), true),
+                rules: vec![
+                    to(&[net("203.0.113.7")], false),
+                    to(&[net("203.0.113.0/24"), net("2001:db8::/32")], true),
+                    (mail, true),
                 ],
                 hosts: ["203.0.113.7", "198.51.100.3"]
                     .map(|host| host.parse().expect("an address"))
@@ -617,6 +640,8 @@ mod tests {
                 "udp [fd00::2]:5 -> [2001:db8::2]:53",
                 "a rule says so (to 2001:db8::/32)",
             ),
+            ("tcp 100.96.0.2:5 -> 198.51.100.2:25", "a rule says so (port 25)"),
+            ("udp 100.96.0.2:5 -> 198.51.100.2:25", BEGAN_THERE),
             ("", BEGAN_THERE),
         ] {
             assert_eq!(shown.why(flow), why, "{flow}");

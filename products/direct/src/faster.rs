@@ -14,7 +14,7 @@ use hawser_host::watched::tell_if_new;
 use hawser_linux::conntrack::{self, Connection};
 use hawser_linux::direct::{Elements, FURTHER, MARK, MARK_MASK, TABLE, TUNNEL};
 use hawser_steer::destinations::{Change, Counted, Destinations, Flow, Known, Probe, WayFacts};
-use hawser_units::{Duration, Instant, Net, NetworkId, Rate};
+use hawser_units::{Duration, Instant, NetworkId, Rate};
 use hawser_wire::inner::FlowKey;
 use hawser_wire::inner::protocol::{TCP, UDP};
 use serde_json::{Value, json};
@@ -191,14 +191,13 @@ impl Direct {
             Ok(connections) => {
                 let further = self.faster.open_hub();
                 // Of these, rules say through which hub they go.
-                let mut nets = Vec::new();
+                let mut by_hub = Vec::new();
                 if any_hub(&self.config, self.beside.has_hub()) {
-                    let by_hub = self.config.rules.iter().filter_map(RuleConfig::by_hub);
-                    by_hub.for_each(|(to, _)| nets.extend(to));
+                    by_hub.extend(self.config.rules.iter().filter_map(RuleConfig::by_hub));
                 }
                 let is_left_open = |connection: &&Connection| {
-                    let to = connection.to.ip();
-                    !nets.iter().any(|net: &Net| net.contains(to))
+                    let (protocol, to) = (connection.protocol, connection.to);
+                    !by_hub.iter().any(|(flows, _)| flows.is_for(protocol, to))
                 };
                 let flows = connections.iter().filter(is_left_open);
                 let flows = flows.filter_map(|connection| flow(connection, reasons, further));

@@ -102,8 +102,8 @@ pub struct RuleConfig {
     pub spread: Option<Spread>,
     /// Refuses flows while none of the networks is there.
     pub strict: bool,
-    /// The hub of the fleet through which its flows go, in place of the one in use; they are told
-    /// by `to` alone.
+    /// The hub of the fleet through which its flows go, in place of the one in use. They are
+    /// selected by destination, protocol and port.
     pub hub: Option<HostName>,
     /// The time for which packets of its flows are of use, in the tunnel.
     pub deadline: Option<Deadline>,
@@ -196,7 +196,7 @@ impl TryFrom<RawRule> for RuleConfig {
         }
         if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
             return Err(
-                "hub = \"hub2.example.org\" goes by destination alone: name subnets in to, and take all else out"
+                "hub = \"hub2.example.org\" goes by to, protocol and port: name one of them, and take all else out"
                     .to_owned(),
             );
         }
@@ -229,14 +229,18 @@ impl RuleConfig {
         }
     }
 
-    /// Whether its flows are told by their destination's subnet and by nothing else.
+    /// Returns whether its flows are selected by destination, protocol or port, and by nothing else.
     fn is_by_destination(&self) -> bool {
+        let flows = &self.flows;
         let alone = Match {
-            to: self.flows.to.clone(),
+            to: flows.to.clone(),
+            protocol: flows.protocol,
+            ports: flows.ports.clone(),
             ..Match::default()
         };
-        let is_alone = self.flows == alone && self.domains.is_empty();
-        is_alone && self.when == Conditions::default() && !self.flows.to.is_empty()
+        let is_alone = *flows == alone && self.domains.is_empty();
+        let has_any = *flows != Match::default();
+        is_alone && has_any && self.when == Conditions::default()
     }
 
     /// Which way its flows go: through the hub where there is one, unless the rule says otherwise.
@@ -245,12 +249,12 @@ impl RuleConfig {
         self.via.unwrap_or(if has_hub { Via::Hub } else { Via::Direct })
     }
 
-    /// Where it says through which hub of the fleet flows to its subnets go: that hub, or `None`
-    /// for the one in use (an exception: `via = "hub"`).
+    /// Returns the flows for which it names a hub of the fleet, and that hub; `None` instead of a
+    /// hub: the one in use (an exception: `via = "hub"` with `to`).
     #[must_use]
-    pub fn by_hub(&self) -> Option<(&[Net], Option<&HostName>)> {
-        let is_one = self.hub.is_some() || self.is_via(Via::Hub) && self.is_by_destination();
-        is_one.then_some((&self.flows.to[..], self.hub.as_ref()))
+    pub fn by_hub(&self) -> Option<(&Match, Option<&HostName>)> {
+        let is_exception = self.is_via(Via::Hub) && self.is_by_destination() && !self.flows.to.is_empty();
+        (self.hub.is_some() || is_exception).then_some((&self.flows, self.hub.as_ref()))
     }
 
     /// Whether it says so itself.
@@ -264,11 +268,7 @@ impl fmt::Display for RuleConfig {
     /// As `explain` names it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        parts.extend(
-            self.flows
-                .protocol
-                .map(|protocol| format!("{protocol:?}").to_ascii_lowercase()),
-        );
+        parts.extend(self.flows.protocol.map(|protocol| protocol.to_string()));
         parts.extend(self.flows.ports.iter().map(|(first, last)| match first == last {
             true => format!("port {first}"),
             false => format!("ports {first}-{last}"),

@@ -183,7 +183,7 @@ fn errors_name_file_line_and_remedy() {
         ),
         (
             "[[rule]]\nhub = \"hub2.example.org\"\n",
-            "client.toml:1: hub = \"hub2.example.org\" goes by destination alone: name subnets in to",
+            "client.toml:1: hub = \"hub2.example.org\" goes by to, protocol and port: name one of them",
         ),
         (
             "[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2\"\nvia = \"direct\"\n",

@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use anyhow::Context as _;
+use hawser_linux::direct::Match;
 use hawser_linux::tun::Tun;
 use hawser_linux::udp::DataSocket;
 use hawser_linux::wait::Waker;
@@ -109,9 +110,10 @@ pub fn preferred_cipher() -> Cipher {
 /// Where flows begin in the second session of a client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destinations {
-    /// The first network that holds a destination decides: whether so or not.
-    pub nets: Vec<(Net, bool)>,
-    /// More of them, of which no network says anything.
+    /// Flows, by protocol, port and destination, and whether they begin there. The first rule that
+    /// matches a flow decides.
+    pub rules: Vec<(Match, bool)>,
+    /// Destinations of flows that begin there, unless a rule matches.
     pub hosts: BTreeSet<IpAddr>,
 }
 

@@ -24,8 +24,8 @@ pub mod moving;
 pub mod openflow;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::fmt::{self, Write as _};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use hawser_units::Net;
@@ -162,6 +162,41 @@ pub enum Protocol {
     Udp,
     /// ICMP and ICMPv6.
     Icmp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Icmp => "icmp",
+        })
+    }
+}
+
+impl Protocol {
+    /// Returns its numbers in IP headers, for IPv4 and IPv6.
+    #[must_use]
+    pub fn numbers(self) -> &'static [u8] {
+        match self {
+            Self::Tcp => &[6],
+            Self::Udp => &[17],
+            // `IPPROTO_ICMP` and `IPPROTO_ICMPV6`.
+            Self::Icmp => &[1, 58],
+        }
+    }
+}
+
+impl Match {
+    /// Returns whether flows of this protocol to this destination match. Compares `protocol`, `ports`
+    /// and `to` only.
+    #[must_use]
+    pub fn is_for(&self, protocol: u8, to: SocketAddr) -> bool {
+        let in_range = |(first, last): &(u16, u16)| (*first..=*last).contains(&to.port());
+        self.protocol.is_none_or(|own| own.numbers().contains(&protocol))
+            && (self.ports.is_empty() || self.ports.iter().any(in_range))
+            && (self.to.is_empty() || self.to.iter().any(|net| net.contains(to.ip())))
+    }
 }
 
 /// Which flows a rule is for: those to which everything said here applies.

@@ -32,16 +32,27 @@ fn rules_choose_a_hub_by_destination() {
     let config = client(
         "[[rule]]\nto = \"203.0.113.7\"\nvia = \"hub\"\n\
          [[rule]]\nport = 22\nvia = \"hub\"\n\
-         [[rule]]\nto = [\"203.0.113.0/24\", \"2001:db8::/32\"]\nhub = \"hub2.example.org\"\n",
+         [[rule]]\nto = [\"203.0.113.0/24\", \"2001:db8::/32\"]\nhub = \"hub2.example.org\"\n\
+         [[rule]]\nprotocol = \"tcp\"\nport = [25, 587]\nhub = \"hub2.example.org\"\n",
     )
     .unwrap();
     let named = HostName("hub2.example.org".to_owned());
-    let (exception, nets) = (
-        [net("203.0.113.7/32")],
-        [net("203.0.113.0/24"), net("2001:db8::/32")],
-    );
+    let to = |to: &[Net]| Match {
+        to: to.to_vec(),
+        ..Match::default()
+    };
+    let exception = to(&[net("203.0.113.7/32")]);
+    let nets = to(&[net("203.0.113.0/24"), net("2001:db8::/32")]);
+    let mail = Match {
+        protocol: Some(Protocol::Tcp),
+        ports: vec![(25, 25), (587, 587)],
+        ..Match::default()
+    };
     let chosen: Vec<_> = config.rules.iter().filter_map(RuleConfig::by_hub).collect();
-    assert_eq!(chosen, [(&exception[..], None), (&nets[..], Some(&named))]);
+    assert_eq!(
+        chosen,
+        [(&exception, None), (&nets, Some(&named)), (&mail, Some(&named))]
+    );
     assert!(!config.is_mixed() && config.unfit_for_hub().is_none());
     assert!(
         client("[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"203.0.113.2\"\n")
@@ -51,16 +62,16 @@ fn rules_choose_a_hub_by_destination() {
             .contains("needs a fleet")
     );
     for more in [
-        "port = 22",
-        "protocol = \"udp\"",
         "network = \"eth0\"",
         "strict = true",
+        "dscp = \"ef\"",
+        "from = \"192.168.50.0/24\"",
         "domain = \"example.org\"",
         "when = { moving = true }",
     ] {
         let text = format!("[[rule]]\nto = \"203.0.113.0/24\"\nhub = \"hub2.example.org\"\n{more}\n");
         let refused = client(&text).unwrap_err().to_string();
-        assert!(refused.contains("by destination alone"), "{refused}");
+        assert!(refused.contains("by to, protocol and port"), "{refused}");
     }
 }
 

@@ -11,11 +11,12 @@
 //! known there and a path leads there, for it may be able to go on from another address.
 //!
 //! Cost: nothing while there is one session, else one look-up in a table for each packet; one more,
-//! O(networks of rules) and O([`MOST_PLACED`]), where it begins a connection or belongs to none.
+//! O(rules and their networks) and O([`MOST_PLACED`]), where it begins a connection or belongs to none.
 //! Bound: [`MOST`] connections are remembered, those that still have a place in a session's table
 //! of flows first.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::net::SocketAddr;
 
 use hawser_proto::path::State;
 use hawser_wire::inner::{self, FlowKey, Summary, protocol, tcp_flag};
@@ -188,11 +189,12 @@ impl Choice {
         self.begun.get(key).copied().or(self.oldest)
     }
 
-    /// Whether the other session is chosen for a flow's destination.
+    /// Returns whether the other session is chosen for a flow.
     fn is_chosen(&self, key: &FlowKey) -> bool {
-        let mut nets = self.destinations.nets.iter();
-        match nets.find(|(net, _)| net.contains(key.destination)) {
-            Some((_, is_so)) => *is_so,
+        let to = SocketAddr::new(key.destination, key.destination_port);
+        let mut rules = self.destinations.rules.iter();
+        match rules.find(|(flows, _)| flows.is_for(key.protocol, to)) {
+            Some((_, is_chosen)) => *is_chosen,
             None => self.destinations.hosts.contains(&key.destination),
         }
     }

@@ -1,5 +1,6 @@
 //! Two sessions of a client, with packets as a TUN gives them.
 
+use hawser_linux::direct::{Match, Protocol};
 use hawser_proto::path::{Config, Probing};
 use hawser_proto::tunnel::Role;
 use hawser_units::{Duration, Instant, Net, PathId};
@@ -179,11 +180,19 @@ fn what_is_no_connection_stays_while_a_path_leads_there() {
 /// The destination of all packets here, and what holds it.
 const TO: [u8; 4] = [203, 0, 113, 2];
 fn nets(all: &[(u8, bool)]) -> Destinations {
-    let net = |(prefix, is_so): &(u8, bool)| (Net::new(TO, *prefix), *is_so);
+    let net = |(prefix, is_chosen): &(u8, bool)| rule(vec![Net::new(TO, *prefix)], *is_chosen);
     Destinations {
-        nets: all.iter().map(net).collect(),
+        rules: all.iter().map(net).collect(),
         ..Destinations::default()
     }
+}
+
+fn rule(to: Vec<Net>, is_chosen: bool) -> (Match, bool) {
+    let flows = Match {
+        to,
+        ..Match::default()
+    };
+    (flows, is_chosen)
 }
 
 fn no_more() -> Destinations {
@@ -219,9 +228,39 @@ fn what_rules_choose_begins_in_the_other_session_while_a_path_of_it_works() {
     assert_eq!(tcp(&mut sessions, 6, SYN), Some(A));
     assert_eq!(tcp(&mut sessions, 3, ACK), Some(B));
     let mut two = nets(&[(32, true)]);
-    two.nets.insert(0, (Net::new([198, 51, 100, 0], 24), true));
+    let elsewhere = rule(vec![Net::new([198, 51, 100, 0], 24)], true);
+    two.rules.insert(0, elsewhere);
     sessions.set_destinations(B, &two);
     assert_eq!(tcp(&mut sessions, 7, SYN), Some(B));
+}
+
+/// The packets here go to port 80.
+#[test]
+fn rules_go_by_protocol_and_port_too() {
+    let mut sessions = sessions(&[A, B]);
+    connect(&mut sessions, B);
+    let all = |protocol, ports: &[(u16, u16)]| Match {
+        protocol,
+        ports: ports.to_vec(),
+        ..Match::default()
+    };
+    let cases = [
+        (all(Some(Protocol::Tcp), &[]), B, A),
+        (all(Some(Protocol::Udp), &[]), A, B),
+        (all(None, &[(1, 79), (81, 443)]), A, A),
+        (all(None, &[(22, 22), (80, 80)]), B, B),
+        (all(Some(Protocol::Tcp), &[(80, 81)]), B, A),
+    ];
+    for (at, (first, tcp_in, udp_in)) in cases.into_iter().enumerate() {
+        let port = 10 + at as u16;
+        let destinations = Destinations {
+            rules: vec![(first.clone(), true), (Match::default(), false)],
+            ..Destinations::default()
+        };
+        sessions.set_destinations(B, &destinations);
+        assert_eq!(tcp(&mut sessions, port, SYN), Some(tcp_in), "{first:?}");
+        assert_eq!(udp(&mut sessions, port), Some(udp_in), "{first:?}");
+    }
 }
 
 #[test]
