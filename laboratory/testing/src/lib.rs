@@ -63,6 +63,38 @@ pub fn require(condition: bool, reason: impl Display) -> bool {
     condition
 }
 
+/// Skips the calling test with [`skip`] unless `dnsmasq` is installed and can run; returns whether
+/// it can.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require_dnsmasq() -> bool {
+    require_program(&["dnsmasq"]) && require_users("dnsmasq")
+}
+
+/// Skips the calling test with [`skip`] unless processes may become other users; returns whether
+/// they may. A user namespace without a range of ids forbids it (user_namespaces(7),
+/// `/proc/PID/setgroups`). `what` needs it.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require_users(what: &str) -> bool {
+    let groups = std::fs::read_to_string("/proc/self/setgroups").unwrap_or_default();
+    require(
+        groups.trim() != "deny",
+        format!("no right to become another user, which {what} needs (newuidmap and /etc/subuid give it)"),
+    )
+}
+
+/// Skips the calling test with [`skip`] unless this process is root of the machine, not of a user
+/// namespace; returns whether it is. `what` needs it: eBPF programs and modules of the kernel.
+#[track_caller]
+#[must_use = "the test must return where this is false"]
+pub fn require_root_of_machine(what: &str) -> bool {
+    // A namespace that maps every user is that of the machine.
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_machine = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    require(is_machine, format!("{what} needs root of the machine"))
+}
+
 /// Skips the calling test with [`skip`] unless one of `programs` is installed; says whether one is.
 ///
 /// Superuser programs count, whatever the caller's `PATH` says.

@@ -30,6 +30,10 @@ impl Postgres {
             skip("no postgres (scripts/needs test installs it)");
             return None;
         };
+        // PostgreSQL refuses to run as root.
+        if is_root() && !crate::require_users("PostgreSQL") {
+            return None;
+        }
         let user = is_root().then(|| (id("-u"), id("-g")));
         let mut server = Self {
             directory: directory(user),

@@ -7,7 +7,7 @@ use crate::world::{World, active, good};
 /// A DHCP server at the far end of both cables.
 fn serve(world: &World) -> Option<Server> {
     let require = hawser_testing::require_program;
-    if !require(&["dnsmasq"]) || !require(&["udhcpc", "dhcpcd"]) {
+    if !hawser_testing::require_dnsmasq() || !require(&["udhcpc", "dhcpcd"]) {
         return None;
     }
     Some(serve_on(world, &[("fiber", 10), ("lte", 11)], &[]))

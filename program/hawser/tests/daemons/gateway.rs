@@ -233,6 +233,9 @@ fn a_subnet_behind_a_client_keeps_its_addresses_with_rules_past_the_hub() {
 }
 
 fn subnets_keep_their_addresses(name: &str, rules: &str) {
+    if !hawser_testing::require_root_of_machine("a hub with several pairs of threads (eBPF)") {
+        return;
+    }
     let config = format!("forward = true\nsubnets = [\"192.168.7.0/24\", \"fd00:7::/64\"]\n{rules}");
     let Some(mut home) = Home::new(name, &config) else {
         return;

@@ -287,7 +287,7 @@ struct Resolver {
 
 impl Resolver {
     fn start(world: &World) -> Option<Self> {
-        if !hawser_testing::require_program(&["dnsmasq"]) {
+        if !hawser_testing::require_dnsmasq() {
             return None;
         }
         let files = with_resolver(world, "10.0.10.1");

@@ -103,6 +103,9 @@ fn network(world: &World, name: &str) -> serde_json::Value {
 
 #[test]
 fn a_login_page_is_found_and_opened_past_a_closed_kill_switch() {
+    if !hawser_testing::require_root_of_machine("a command past the tunnel (eBPF)") {
+        return;
+    }
     let Some(world) = World::new("p") else { return };
     world.ip(&world.namespace("h"), &format!("addr add {CHECKED}/32 dev lo"));
     world.init();
@@ -179,7 +182,7 @@ fn a_login_page_is_found_and_opened_past_a_closed_kill_switch() {
 
 #[test]
 fn what_a_network_says_of_its_portal_counts_before_the_page() {
-    if !hawser_testing::require_program(&["dnsmasq"]) || !hawser_testing::require_program(&["udhcpc"]) {
+    if !hawser_testing::require_dnsmasq() || !hawser_testing::require_program(&["udhcpc"]) {
         return;
     }
     let Some(world) = World::new("api") else { return };

@@ -16,7 +16,7 @@ const CONFIG: &str =
 
 /// A machine with two cables, and no address but that of its LAN.
 fn world() -> Option<World> {
-    if !hawser_testing::require_program(&["dnsmasq"]) {
+    if !hawser_testing::require_dnsmasq() {
         return None;
     }
     let world = World::new()?;

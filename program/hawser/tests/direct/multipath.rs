@@ -13,6 +13,9 @@ use crate::world::{SERVER, World, ip, way_of};
 /// which protocol it has.
 fn world() -> Option<World> {
     let world = World::new()?;
+    if !hawser_testing::require_root_of_machine("the mark of MPTCP sockets (eBPF)") {
+        return None;
+    }
     ip(
         &world.client,
         "addr del 192.168.0.2/24 dev net2\naddr add 192.168.0.3/24 dev net2\nroute replace default via 192.168.0.1 dev net2 metric 102",

@@ -68,6 +68,9 @@ fn leaked(world: &World) -> String {
 
 #[test]
 fn a_network_behind_a_portal_takes_nothing_until_somebody_logs_in() {
+    if !hawser_testing::require_root_of_machine("a command over one network (eBPF)") {
+        return;
+    }
     let Some(world) = world() else { return };
     capture(&world);
     let _daemon = world.start();

@@ -156,7 +156,7 @@ fn large_packets_pass(world: &World) {
 /// A host behind one box gets its address from a server behind the other.
 fn addresses_are_leased(world: &World) {
     let require = hawser_testing::require_program;
-    if !require(&["dnsmasq"]) || !require(&["udhcpc"]) {
+    if !hawser_testing::require_dnsmasq() || !require(&["udhcpc"]) {
         return;
     }
     let mut server = world.inside("ha", "dnsmasq");

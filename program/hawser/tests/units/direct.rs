@@ -17,7 +17,7 @@ struct Server(Child);
 
 impl Server {
     fn start(world: &World) -> Option<Self> {
-        if !hawser_testing::require_program(&["dnsmasq"]) {
+        if !hawser_testing::require_dnsmasq() {
             return None;
         }
         let mut command = world.inside("h", "dnsmasq");
