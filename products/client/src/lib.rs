@@ -18,6 +18,7 @@
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | what may come in from the tunnel | `inbound.rs` |
+//! | new connections while no hub answers | `without_hub.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
@@ -57,6 +58,7 @@ mod schedulers;
 mod second;
 mod seeking;
 mod tunnel;
+mod without_hub;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -103,6 +105,7 @@ use preferences::Preferences;
 use quotas::Quotas;
 use second::Second;
 use tunnel::Tunnel;
+use without_hub::WithoutHubChoice;
 
 pub use kill_switch::close_at_boot;
 
@@ -275,6 +278,8 @@ struct Client {
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
+    /// New connections while no hub answers.
+    without_hub: WithoutHubChoice,
     /// Login pages before networks.
     portals: Portals,
     /// Neighbours' ways out.
@@ -324,6 +329,7 @@ impl Client {
             radio: None,
             intents: None,
             declared: Declared::default(),
+            without_hub: WithoutHubChoice::new(&config, Instant::ZERO),
             options,
             config,
             tunnel,
@@ -400,6 +406,7 @@ impl Client {
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();
+            self.see_to_without_hub();
             self.poll_name_lookups();
             self.see_to_airtimes();
             self.see_to_pauses();
@@ -440,6 +447,8 @@ impl Client {
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
         let pauses = self.pauses_due().map(|due| self.driver.at(due));
+        let without_hub = self.without_hub.poll_timeout();
+        let without_hub = without_hub.map(|(due, _)| self.driver.at(due));
         let second = match &self.second {
             Some(second) => second.poll_timeout(),
             None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
@@ -447,6 +456,7 @@ impl Client {
         let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
         [
             driver,
+            without_hub,
             second,
             declared,
             count,

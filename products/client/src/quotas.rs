@@ -184,7 +184,11 @@ impl Client {
             .chain(self.tunnel.nameless(&self.config))
             .chain(self.portal_notices())
             .chain(self.unknown_hub());
-        let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
+        let without_hub = self.without_hub_notice().into_iter();
+        let all: Vec<_> = without_hub
+            .chain(self.notice.iter().cloned())
+            .chain(others)
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

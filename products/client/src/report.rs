@@ -103,6 +103,7 @@ impl Client {
             "session": self.driver.machine.session(),
             "epoch": self.driver.epoch,
             "control": self.driver.line.is_some(),
+            "without_hub": self.without_hub_status(),
             "silent_s": silent.map(|silent| silent.as_secs()),
             "uptime_s": self.driver.started.elapsed().as_secs(),
             "notice": self.notices(),

@@ -22,7 +22,7 @@
 //! | MPTCP | `multipath.rs` |
 //! | quotas | `quotas.rs` |
 //! | through a hub or past it, by destination | `faster.rs` |
-//! | beside a client of a hub | `beside.rs` |
+//! | beside a client of a hub | `beside.rs`; while no hub answers: `bypass.rs` |
 //! | what is asked, and who answers | `asked.rs` |
 //! | what is said: `status`, `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
@@ -35,6 +35,7 @@
 mod added;
 mod asked;
 mod beside;
+mod bypass;
 mod faster;
 mod interface;
 mod meter;
@@ -190,6 +191,8 @@ struct Direct {
     /// How often the table of rules had been installed again when it was filled.
     reinstalled: u64,
     started: Clock,
+    /// Whether flows that the hub has not answered are still to be let go, as new ones bypass it.
+    is_bypass_new: bool,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
 }
@@ -241,6 +244,7 @@ impl Direct {
             is_open: [None; 2],
             reinstalled: 0,
             started: Clock::now(),
+            is_bypass_new: false,
             notice: None,
         }
     }
@@ -556,6 +560,7 @@ impl Direct {
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();
         self.keep_portals(now);
+        self.follow_bypass();
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
@@ -613,6 +618,7 @@ impl Direct {
                 self.rules_wait_until = Some(now + RETRY_AFTER);
             }
         }
+        self.release_unanswered();
         self.moving.apply(&mut self.system);
         for number in self.moving.take_abandoned(now) {
             self.release(number, Duration::ZERO);

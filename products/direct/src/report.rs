@@ -57,7 +57,7 @@ impl Direct {
             "moving": self.moving.status(),
             "facts": self.facts(),
             "destinations": self.destinations(),
-            "leads_past": self.config.is_mixed(),
+            "leads_past": self.config.is_mixed() || self.rules.bypasses(),
             "rules": self
                 .rules
                 .holding(&self.config)

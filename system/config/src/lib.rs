@@ -72,7 +72,7 @@ pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, Deadline, DeviceAddress, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat,
     NatAddresses, Net4, Net6, Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs,
-    WhenEnded, WhenStopped,
+    WhenEnded, WhenStopped, WithoutHub,
 };
 
 #[cfg(test)]

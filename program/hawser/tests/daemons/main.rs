@@ -31,6 +31,7 @@ mod revocation;
 mod standby;
 mod streams;
 mod transfer;
+mod without_hub;
 mod world;
 
 use std::path::Path;
