@@ -22,6 +22,7 @@
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
+//! | targets that show whether networks work | `checks.rs` |
 //! | login pages (captive portals) | `portals.rs` |
 //! | which networks may be used: quotas, pauses | `quotas.rs` |
 //! | what they may carry at most | `caps.rs` |
@@ -34,6 +35,7 @@
 
 mod airtimes;
 mod caps;
+mod checks;
 mod chosen;
 mod declared;
 pub mod doctor;
@@ -76,6 +78,7 @@ use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, Sess
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside, finder};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
+use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::{Role, RunDir};
 use hawser_host::signals::Signals;
@@ -280,6 +283,9 @@ struct Client {
     fallback: Fallback,
     /// New connections while no hub answers.
     without_hub: WithoutHubChoice,
+    /// Targets that show whether networks work, and the networks whose check fails.
+    checks: Checks,
+    left_out: BTreeSet<String>,
     /// Login pages before networks.
     portals: Portals,
     /// Neighbours' ways out.
@@ -335,6 +341,8 @@ impl Client {
             tunnel,
             seen: Vec::new(),
             fallback: Fallback::new(),
+            checks: Checks::default(),
+            left_out: BTreeSet::new(),
             portals: Portals::new(),
             pool,
             member_routes: Vec::new(),
@@ -363,6 +371,7 @@ impl Client {
                     self.on_elsewhere(news).await?;
                     Next::Continue
                 }
+                () = self.checks.next() => Next::Continue,
                 news = self.portals.next() => {
                     self.on_portal_news(news);
                     Next::Continue
@@ -403,6 +412,7 @@ impl Client {
             self.follow_devices().await;
             self.see_to_fallback();
             self.see_to_portals();
+            self.see_to_checks();
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();

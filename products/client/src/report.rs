@@ -72,6 +72,8 @@ impl Client {
                         None => json!(attached.and_then(|a| a.state)),
                     },
                     "portal": portal.flatten(),
+                    "check": self.checks.status(&network.name),
+                    "left_out": self.left_out.contains(&network.name),
                     "resolvers": self.known_of(network).addresses,
                     "paused": self.paused.contains(&network.name),
                     "cap_bps": self.caps_of(&network.name),

@@ -15,7 +15,7 @@
 //! |---|---|
 //! | the event loop | this one (`Direct::run`) |
 //! | which networks there are, and what they carry | `networks.rs`, `meter.rs` |
-//! | whether networks lead anywhere | `probe.rs`, `portals.rs` |
+//! | whether networks lead anywhere | `probe.rs`, `checks.rs`, `portals.rs` |
 //! | what rules say, as the kernel's ruleset | `rules.rs`; on Open vSwitch: `switch.rs` |
 //! | names in rules, and programs' questions for names | `naming.rs`, `resolver.rs` |
 //! | flows of a network that is gone | `release.rs`; those that move: `moving` |
@@ -36,6 +36,7 @@ mod added;
 mod asked;
 mod beside;
 mod bypass;
+mod checks;
 mod faster;
 mod interface;
 mod meter;
@@ -65,6 +66,7 @@ use hawser_config::{ClientConfig, Dataplane, Moves};
 use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::control_socket::{Asked, ControlSocket};
 use hawser_host::dhcp::{self, Dhcp};
+use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
 use hawser_host::run_dir::{Role, RunDir};
@@ -180,6 +182,7 @@ struct Direct {
     dhcp: Option<Dhcp>,
     radio: Option<Box<dyn AccessPoints>>,
     portals: Portals<u8>,
+    checks: Checks,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
     /// When a network that could not be used is tried again.
@@ -221,6 +224,7 @@ impl Direct {
             dhcp: None,
             radio: None,
             portals: Portals::default(),
+            checks: Checks::default(),
             options: (!beside.has_hub() && tun.is_some())
                 .then(socket_options)
                 .flatten(),
@@ -296,6 +300,7 @@ impl Direct {
                 }
                 Some(asked) = requests.recv() => self.on_asked(asked).await,
                 () = self.faster.next() => Next::Continue,
+                () = self.checks.next() => Next::Continue,
                 () = self.beside.next() => {
                     self.on_tunnel().await?;
                     Next::Continue
@@ -560,6 +565,7 @@ impl Direct {
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();
         self.keep_portals(now);
+        self.keep_checks();
         self.follow_bypass();
         self.rules.know(&self.networks, &self.config);
         self.decide(now);

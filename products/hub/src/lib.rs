@@ -23,6 +23,7 @@
 //! `hawser_control::hub`. A newcomer starts with [`run`].
 #![forbid(unsafe_code)]
 
+mod access;
 mod accounts;
 mod commands;
 mod connections;
@@ -85,6 +86,7 @@ use departed::Departed;
 use parting::Parting;
 use reach::{Leading, Reach, client_policy};
 
+pub use access::{Verdict, test_policy};
 pub use accounts::{to_csv, usage};
 pub use commands::{
     HubInit, WaysIn, connected, drain, init, invite, list, migrate, not_confirmed, revoke, ways_in,

@@ -13,8 +13,8 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
-    InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
+    AnyNet, CheckConfig, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse,
+    Inbound, InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
     PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TcpMode,
     TlsConfig, TlsUse, Uses, Via, WhenEnded, WithoutHub,
 };
@@ -256,6 +256,9 @@ pub struct NetworkConfig {
     pub cost: u32,
     /// Direct mode: who is asked whether the network is alive, in place of the gateway.
     pub probe: Option<IpAddr>,
+    /// Targets beyond the gateway that show whether it leads anywhere; it is not used while they
+    /// do not answer.
+    pub check: Option<CheckConfig>,
     /// Direct mode: what it does for MPTCP connections.
     pub mptcp: MultipathPart,
     /// Direct mode: its resolvers, in place of those that the system names.
@@ -288,6 +291,7 @@ impl Default for NetworkConfig {
             weight: None,
             cost: 0,
             probe: None,
+            check: None,
             mptcp: MultipathPart::default(),
             dns: Vec::new(),
             dhcp: DhcpMode::default(),

@@ -23,6 +23,7 @@
 mod values;
 mod address_pool;
 pub mod atomic_file;
+mod check;
 mod client;
 mod combinations;
 mod direct;
@@ -31,6 +32,7 @@ mod gateway;
 mod gre;
 mod hub;
 pub mod identity;
+pub mod import;
 pub mod invitation;
 mod layers;
 mod limits;
@@ -49,6 +51,7 @@ mod tunnel;
 mod when;
 
 pub use address_pool::Pool;
+pub use check::{CheckConfig, CheckTarget, Host};
 pub use client::{ClientConfig, NetworkConfig};
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,

@@ -333,6 +333,12 @@ pub(super) const KEYS: &[Key] = &[
         ),
     },
     Key {
+        name: "[networks.NAME] check",
+        example: "[networks.wwan0.check]\ntarget = [\"192.0.2.1\"]",
+        is_set: |config| of_network(config, |set| set.check.is_some()),
+        refused: EVERYWHERE,
+    },
+    Key {
         name: "[networks.NAME] mptcp",
         example: "[networks.wwan0]\nmptcp = \"backup\"",
         is_set: |config| of_network(config, |set| set.mptcp.0 != Part::Equal),
