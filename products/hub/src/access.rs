@@ -14,6 +14,7 @@ use hawser_units::{Service, is_private};
 use hawser_wire::inner::protocol;
 use hawser_wire::upper_layer::UpperLayer;
 
+use super::names::Terms;
 use super::reach::client_policy;
 use super::{load, open_store, own_addresses, resolvers};
 
@@ -33,6 +34,7 @@ pub struct Verdict {
 pub async fn test_policy(dir: &Path, name: &str, to: SocketAddr, is_udp: bool) -> anyhow::Result<Verdict> {
     let mut config = load(dir)?;
     let local = own_addresses().await?;
+    Terms::take_over(&mut config);
     resolvers::complete(&mut config, &local);
     let store_dir = dir.to_owned();
     let opened = config.clone();

@@ -10,7 +10,8 @@
 //! | how a hub starts, the event loop | this one ([`run`]) |
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports and subnets that lead to clients | `reach.rs` |
-//! | the resolvers that clients are given | `resolvers.rs` |
+//! | the resolvers that clients are given | `resolvers.rs`; names of clients: `names.rs`, `zone.rs` |
+//! | what the rules say of a connection | `access.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | how full the kernel's table of connections is | `connections.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
@@ -30,11 +31,13 @@ mod connections;
 mod departed;
 pub mod doctor;
 mod limits;
+mod names;
 mod parting;
 mod reach;
 mod resolvers;
 mod spread;
 mod waypoint;
+mod zone;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -83,6 +86,7 @@ use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
 use connections::Connections;
 use departed::Departed;
+use names::Terms;
 use parting::Parting;
 use reach::{Leading, Reach, client_policy};
 
@@ -129,6 +133,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let queues = options.spread.queues(&config, kept)?;
     let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
     let local = own_addresses().await?;
+    let terms = Terms::take_over(&mut config);
     resolvers::complete_and_log(&mut config, &local);
     let isolation = config.isolation(ports, subnets);
     let policy = client_policy(&isolation, &local);
@@ -146,7 +151,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         (Ok(carrying), Ok(())) => {
             serve(
                 options,
-                (config, (isolation, local), system.clone()),
+                ((config, terms), (isolation, local), system.clone()),
                 &identity,
                 carrying,
                 &run_dir,
@@ -241,7 +246,7 @@ impl Carrying {
 
 async fn serve(
     options: HubOptions,
-    (config, (isolation, local), system): (HubConfig, (Isolation, Vec<Net>), System),
+    ((config, terms), (isolation, local), system): ((HubConfig, Terms), (Isolation, Vec<Net>), System),
     identity: &Identity,
     carrying: Carrying,
     run_dir: &RunDir,
@@ -286,6 +291,10 @@ async fn serve(
     let waypoint = Waypoint::new(system.clone(), guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
+    let (terms, answered) = watch::channel(terms);
+    if config.names {
+        names::serve(store.clone(), answered);
+    }
     let socket = ControlSocket::listen(run_dir.socket())?;
     metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
@@ -309,6 +318,7 @@ async fn serve(
         identity: identity.clone(),
         firewalls: Vec::new(),
         connections: connections::Watched::default(),
+        terms,
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -331,6 +341,8 @@ struct Hub {
     /// Firewalls of others that drop what the hub forwards.
     firewalls: Vec<String>,
     connections: connections::Watched,
+    /// What names are answered by.
+    terms: watch::Sender<Terms>,
     started: Instant,
 }
 
@@ -649,6 +661,8 @@ impl Hub {
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = load(&self.options.dir)?;
+        let wants_names = std::mem::replace(&mut fresh.names, self.config.names);
+        self.terms.send_replace(Terms::take_over(&mut fresh));
         if fresh.dns.is_empty() {
             resolvers::complete_and_log(&mut fresh, &own_addresses().await?);
         }
@@ -675,6 +689,7 @@ impl Hub {
             ("interface", old.interface != new.interface),
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
+            ("names", old.names != wants_names),
             ("nat_addresses", old.nat_addresses != new.nat_addresses),
             ("thread_pairs", old.thread_pairs != new.thread_pairs),
             ("metrics", old.metrics != new.metrics),

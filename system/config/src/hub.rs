@@ -45,6 +45,10 @@ pub struct HubConfig {
     /// that they reach.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
+    /// Whether the hub answers the names of its clients (`alice.hawser`), and passes all others on
+    /// to these resolvers.
+    #[serde(default)]
+    pub names: bool,
     /// What clients reach beside public addresses, and who reaches them.
     #[serde(default)]
     pub reach: ReachConfig,

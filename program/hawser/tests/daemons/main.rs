@@ -21,6 +21,7 @@ mod kill_switch;
 mod layers;
 mod limits;
 mod mixed;
+mod names;
 mod neighbours;
 mod outside;
 mod pairs;

@@ -16,7 +16,7 @@ use crate::world::{World, active, good, is_up, run};
 
 pub(crate) const SERVER: &str = "203.0.113.2";
 /// Known only to the resolver of `lte`.
-const OTHER: &str = "203.0.113.3";
+pub(crate) const OTHER: &str = "203.0.113.3";
 pub(crate) const HUB: &str = "203.0.113.1";
 pub(crate) const CABLES: [&str; 2] = ["10.0.10.2", "10.0.11.2"];
 const DIRECT: u16 = 8000;
@@ -482,7 +482,7 @@ network = "lte"
 }
 
 /// Answers every question with an address, and tells who asked.
-fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
+pub(crate) fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
     let socket = namespace.run(|| UdpSocket::bind((address, 53))).unwrap();
     let answer: Ipv4Addr = answer.parse().unwrap();
     let (tell, told) = mpsc::channel();
@@ -503,6 +503,12 @@ fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Rece
 
 /// What a program hears from the system's resolver, which is Hawser.
 fn look_up(world: &World, name: &str) -> IpAddr {
+    look_up_at(world, "100.64.0.2", name).expect("an answer")
+}
+
+/// Asks a resolver for the IPv4 address of a name; `None` where there is no answer, or no address.
+pub(crate) fn look_up_at(world: &World, server: &str, name: &str) -> Option<IpAddr> {
+    let server: IpAddr = server.parse().unwrap();
     let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         query.push(u8::try_from(label.len()).unwrap());
@@ -512,12 +518,11 @@ fn look_up(world: &World, name: &str) -> IpAddr {
     let reply = world.open("c").run(move || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        socket.send_to(&query, "100.64.0.2:53")?;
+        socket.send_to(&query, (server, 53))?;
         let mut reply = [0; 512];
         let length = socket.recv(&mut reply)?;
         Ok(reply[..length].to_vec())
     });
-    let reply = reply.expect("an answer");
-    let address: [u8; 4] = *reply.last_chunk().unwrap();
-    IpAddr::from(address)
+    let reply: Vec<u8> = reply.ok().filter(|reply: &Vec<u8>| reply[7] > 0)?;
+    reply.last_chunk().map(|address: &[u8; 4]| IpAddr::from(*address))
 }
