@@ -31,9 +31,9 @@ pub struct Thresholds {
 /// Thresholds by state: recovery may ask for more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Quality {
-    /// Those of a network that is online.
+    /// Thresholds of a network that is online.
     pub failing: Thresholds,
-    /// Those of one that is offline.
+    /// Thresholds of a network that is offline.
     pub recovered: Thresholds,
 }
 
@@ -105,18 +105,18 @@ impl Answers {
 /// State of a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is used.
+    /// Network that is used.
     Online,
-    /// It is used, and the last rounds were bad.
+    /// Network that is used, whose last rounds were bad.
     Failing,
-    /// It is not used.
+    /// Network that is not used.
     Offline,
-    /// It is not used, and the last rounds were good.
+    /// Network that is not used, whose last rounds were good.
     Recovering,
 }
 
 impl State {
-    /// Its name, as `status` has it.
+    /// Returns the name that `status` has.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

@@ -12,7 +12,8 @@
 //! | whether a destination is reached sooner through the hub or past it | [`destinations`] |
 //! | what a network has carried this month, and what its quota says | [`quota`] |
 //! | which network is asked for a name, and which rule an address belongs to | [`names`] |
-//! | whether a network leads anywhere | [`reachability`] (gateways), [`health`] (targets beyond), [`portal`] (captive portals) |
+//! | whether a network leads anywhere | [`reachability`] (gateways), [`portal`] (captive portals) |
+//! | whether targets beyond its gateway answer | [`health`] |
 //! | which addresses the kernel's MPTCP may use | [`endpoints`] |
 //! | what happens to the packets of a flow | [`flow_table`] |
 //! | how a live flow moves to another network | [`migration`] |

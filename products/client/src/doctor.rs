@@ -260,7 +260,7 @@ impl Patient<'_> {
         self.look(page).await
     }
 
-    /// One round of the network's check; `None` without one.
+    /// Asks the targets of the network's check once; `None` without a check.
     async fn check(&self) -> Option<Finding> {
         let check = self.config.network(&self.device.name).check?;
         let answers = check_once(&self.place(), &check).await;

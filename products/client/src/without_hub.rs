@@ -9,8 +9,8 @@
 //!    +-----answers-----+                 +-------silent--------+
 //! ```
 //!
-//! From each state, a hub that refuses this machine for good leads to Hub: `when_ended` decides
-//! then. The shell ([`Client::see_to_without_hub`]) applies [`WithoutHubChoice::is_direct`].
+//! A hub that refuses this machine for good ends each state in Hub: `when_ended` decides then. The
+//! shell ([`Client::see_to_without_hub`]) applies [`WithoutHubChoice::is_direct`].
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,13 +26,13 @@ use super::Client;
 /// State of new connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// They use the tunnel, and the hub answers.
+    /// New connections use the tunnel, and the hub answers.
     Hub,
-    /// They use the tunnel, and no hub has answered since then.
+    /// New connections use the tunnel, and no hub has answered since then.
     Waiting(Instant),
-    /// They bypass the hub.
+    /// New connections bypass the hub.
     Direct,
-    /// They bypass a hub that has answered since then.
+    /// New connections bypass a hub that has answered since then.
     Returning(Instant),
 }
 
@@ -184,7 +184,7 @@ impl Client {
         }
     }
 
-    /// For `status`.
+    /// Returns the state for `status`.
     pub(super) fn without_hub_status(&self) -> Value {
         self.without_hub.status(self.now())
     }
@@ -201,8 +201,8 @@ const DIRECT: &str = "no hub answers: new connections bypass it (without_hub = \
 /// Time for which a hub has to answer before new connections use it again: one answer of a hub that
 /// flaps is no reason to give it connections that would then wait.
 ///
-/// Source: as the fall-back to TLS, which takes UDP again after 1.5 s (`fallback.rs`), and a reserve
-/// of 0.5 s, because a wrong return here stops connections for `without_hub_after`.
+/// Source: as the fall-back to TLS, which takes UDP again after 1.5 s (`fallback.rs`), and 0.5 s of
+/// reserve, because a wrong return here stops connections for `without_hub_after`.
 const STEADY: Duration = Duration::from_secs(2);
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use hawser_units::NetworkId;
 
 use super::Direct;
 
-/// Count of the lines before the default: networks that are always used, then backups.
+/// Count of the lines before the default: networks that are always used, then backups (2).
 pub(super) const LINES: usize = 2;
 
 /// Returns the wishes of these lines; they take no flow where `bypass` is `None`. `names`: the
@@ -52,7 +52,7 @@ impl Direct {
         }
     }
 
-    /// Lets go of the tunnel's flows that nobody has answered, once the rules lead past the hub.
+    /// Lets go of the tunnel's flows that got no answer, once the rules lead past the hub.
     pub(super) fn release_unanswered(&mut self) {
         if !std::mem::take(&mut self.is_bypass_new) {
             return;

@@ -194,7 +194,7 @@ struct Direct {
     /// How often the table of rules had been installed again when it was filled.
     reinstalled: u64,
     started: Clock,
-    /// Whether flows that the hub has not answered are still to be let go, as new ones bypass it.
+    /// Set until flows without an answer of the hub are let go, as new ones bypass it.
     is_bypass_new: bool,
     /// What a user should know; shown by `status`.
     notice: Option<String>,

@@ -31,7 +31,7 @@ pub(super) struct Known {
     pub(super) is_shut: bool,
     /// A captive portal stands before it, or may do.
     pub(super) is_barred: bool,
-    /// Its health check fails.
+    /// Set while its health check fails.
     pub(super) is_left_out: bool,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Rules {
     has_hub: bool,
     /// Networks over which new connections bypass the hub; `None` while they use the tunnel.
     bypass: Option<Bypass>,
-    /// Whether the machine was made for another `bypass`.
+    /// Set while the machine is the one of another `bypass`.
     is_stale: bool,
 }
 

@@ -15,13 +15,13 @@ use hawser_wire::inner::protocol;
 use hawser_wire::upper_layer::UpperLayer;
 
 use super::names::Terms;
-use super::reach::client_policy;
+use super::reach::{Leading, client_policy, grants};
 use super::{load, open_store, own_addresses, resolvers};
 
 /// Decision over a connection of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it is let through.
+    /// Set where the connection is let through.
     pub is_allowed: bool,
     /// The rule that decides, in words; with the remedy where it is refused.
     pub why: String,
@@ -55,7 +55,12 @@ pub async fn test_policy(dir: &Path, name: &str, to: SocketAddr, is_udp: bool) -
         is_hidden: false,
         queue: None,
     });
-    let isolation = config.isolation(store.ports(), subnets.collect());
+    let leading = Leading {
+        ports: store.ports(),
+        subnets: subnets.collect(),
+        grants: grants(&store, &config.reach),
+    };
+    let isolation = leading.isolation(&config);
     let policy = client_policy(&isolation, &local);
     Ok(verdict(&policy, &opening(source, to, is_udp)))
 }
@@ -95,6 +100,9 @@ fn allowed(policy: &Policy, packet: &UpperLayer) -> String {
     }
     if policy.own.contains(&to) || policy.local.contains(&to) {
         return "it is the hub itself, and hub of [reach] names the service".to_owned();
+    }
+    if policy.grants.iter().any(|grant| grant.allows(packet)) {
+        return "allow of [reach] names it".to_owned();
     }
     if let Some((net, _)) = subnet {
         return format!("{net} lies behind a client, and hawser hub subnet lets this one in");
@@ -138,13 +146,15 @@ fn refused(policy: &Policy, packet: &UpperLayer, refusal: Refusal) -> String {
     }
 }
 
-/// Port from which a connection would come: any, outside those that mean something.
+/// Port from which a connection would come. Source: any of the dynamic ports of Linux.
 const FROM: u16 = 40_000;
 /// Port of DNS. Source: RFC 1035 section 4.2.
 const DNS: u16 = 53;
 
 #[cfg(test)]
 mod tests {
+    use hawser_proto::client_filter::Grant;
+
     use super::*;
 
     fn policy() -> Policy {
@@ -159,6 +169,11 @@ mod tests {
             networks: vec![net("10.0.0.0/24")],
             denied: vec![net("198.51.100.0/24")],
             subnets: vec![(net("192.168.50.0/24"), vec![net("100.96.0.2/32")])],
+            grants: vec![Grant {
+                from: vec![net("100.96.0.3/32")],
+                to: vec![net("10.9.0.0/24")],
+                services: vec![Service::Tcp(443)],
+            }],
             ..Policy::default()
         }
     }
@@ -181,6 +196,8 @@ mod tests {
             ("100.96.0.2", "100.96.0.3:80", false, "clients = true"),
             ("100.96.0.2", "192.168.50.7:80", true, "lets this one in"),
             ("100.96.0.3", "192.168.50.7:80", false, "--for NAME"),
+            ("100.96.0.3", "10.9.0.1:443", true, "allow of [reach]"),
+            ("100.96.0.2", "10.9.0.1:443", false, "networks = "),
         ] {
             let packet = opening(
                 from.parse().expect("an address"),

@@ -10,7 +10,8 @@
 //! | how a hub starts, the event loop | this one ([`run`]) |
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports and subnets that lead to clients | `reach.rs` |
-//! | the resolvers that clients are given | `resolvers.rs`; names of clients: `names.rs`, `zone.rs` |
+//! | the resolvers that clients are given | `resolvers.rs` |
+//! | names of clients | `names.rs`, `zone.rs` |
 //! | what the rules say of a connection | `access.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | how full the kernel's table of connections is | `connections.rs` |
@@ -131,11 +132,11 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut inherited = Inherited::take(interface, listen, pairs.count(), run_dir.path());
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
-    let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
+    let leading = Leading::of(&store, config.nat, pairs, &config.reach);
     let local = own_addresses().await?;
     let terms = Terms::take_over(&mut config);
     resolvers::complete_and_log(&mut config, &local);
-    let isolation = config.isolation(ports, subnets);
+    let isolation = leading.isolation(&config);
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
@@ -284,7 +285,7 @@ async fn serve(
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let reach = Reach::new(
         (store.clone(), system.clone()),
-        (config.nat, options.spread.pairs()),
+        (config.nat, options.spread.pairs(), config.reach.clone()),
         (isolation, local),
         orders.clone(),
     );
@@ -341,7 +342,7 @@ struct Hub {
     /// Firewalls of others that drop what the hub forwards.
     firewalls: Vec<String>,
     connections: connections::Watched,
-    /// What names are answered by.
+    /// Terms of the resolver for names.
     terms: watch::Sender<Terms>,
     started: Instant,
 }
@@ -716,8 +717,8 @@ impl Hub {
             nat_addresses: old.nat_addresses.clone(),
             ..new.clone()
         };
-        let Leading { ports, subnets } = self.reach.leading();
-        let isolation = isolation.isolation(ports, subnets);
+        self.reach.set_allowed(&new.reach);
+        let isolation = self.reach.leading().isolation(&isolation);
         self.reach.enforce(isolation.clone()).await?;
         self.policy.send_replace(Policy::new(isolation, new));
         let mut settings = settings(new, self.options.spread.pairs());

@@ -20,10 +20,10 @@ use tokio::time::timeout;
 
 use super::zone::{Reply, Zone, failure};
 
-/// What the resolver answers by.
+/// Terms by which the resolver answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Terms {
-    /// Whether clients reach each other.
+    /// Set where clients reach each other.
     is_open: bool,
     /// Inner addresses of the hub.
     own: Vec<IpAddr>,
@@ -56,7 +56,7 @@ impl Terms {
     }
 }
 
-/// What a task that answers needs.
+/// Tools of a task that answers.
 #[derive(Clone)]
 struct Desk {
     store: SharedStore,
@@ -70,7 +70,7 @@ pub(super) fn serve(store: SharedStore, terms: watch::Receiver<Terms>) {
     let desk = Desk {
         store,
         terms,
-        room: Arc::new(Semaphore::new(MOST_AT_ONCE)),
+        room: Arc::new(Semaphore::new(MAX_AT_ONCE)),
     };
     for address in own {
         hawser_linux::tasks::spawn(listen(SocketAddr::new(address, DNS), desk.clone()));
@@ -107,7 +107,7 @@ async fn listen(at: SocketAddr, desk: Desk) {
 
 async fn hear_datagrams(socket: UdpSocket, desk: &Desk) {
     let socket = Arc::new(socket);
-    let mut buffer = vec![0; MOST_BYTES];
+    let mut buffer = vec![0; MAX_BYTES];
     loop {
         let (length, from) = match socket.recv_from(&mut buffer).await {
             Ok(heard) => heard,
@@ -165,7 +165,7 @@ impl Desk {
             Reply::Own(bytes) => Some(bytes),
             Reply::PassOn => {
                 let upstream = self.terms.borrow().upstream.clone();
-                for server in upstream.iter().take(MOST_SERVERS) {
+                for server in upstream.iter().take(MAX_SERVERS) {
                     let server = SocketAddr::new(*server, DNS);
                     let asked = timeout(TIMEOUT, ask(server, query, is_stream)).await;
                     match asked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
@@ -193,7 +193,7 @@ impl Desk {
     }
 }
 
-/// Asks a resolver, with an id that nobody can guess.
+/// Asks a resolver, with a random id.
 async fn ask(server: SocketAddr, query: &[u8], is_stream: bool) -> io::Result<Vec<u8>> {
     let mut bytes = query.to_vec();
     let own: [u8; 2] = bytes.first_chunk().copied().ok_or(io::ErrorKind::InvalidInput)?;
@@ -216,7 +216,7 @@ async fn ask(server: SocketAddr, query: &[u8], is_stream: bool) -> io::Result<Ve
     let socket = UdpSocket::bind((any, 0)).await?;
     socket.connect(server).await?;
     socket.send(&bytes).await?;
-    let mut buffer = vec![0; MOST_BYTES];
+    let mut buffer = vec![0; MAX_BYTES];
     loop {
         let length = socket.recv(&mut buffer).await?;
         if let Some(answer) = taken(&buffer[..length]) {
@@ -229,12 +229,12 @@ async fn ask(server: SocketAddr, query: &[u8], is_stream: bool) -> io::Result<Ve
 const DNS: u16 = 53;
 /// Questions at once: each holds a socket for 4.5 s at most, of the 1,024 that a process may have
 /// open where nothing else is set.
-const MOST_AT_ONCE: usize = 256;
+const MAX_AT_ONCE: usize = 256;
 /// Longest message by UDP that is taken. Source: RFC 9715, 1,232 bytes are offered where sizes are
 /// agreed on; a resolver may send more.
-const MOST_BYTES: usize = 4096;
+const MAX_BYTES: usize = 4096;
 /// Resolvers that are asked. Source: resolv.conf(5), MAXNS.
-const MOST_SERVERS: usize = 3;
+const MAX_SERVERS: usize = 3;
 /// Time for a resolver's answer. Source: the C library asks again after 5 s (resolv.conf(5)), and
 /// all three have been asked by then.
 const TIMEOUT: Duration = Duration::from_millis(1500);

@@ -3,7 +3,7 @@
 //!
 //! A client hears of itself and of the hub (`hub.hawser`); of other clients only where `[reach]`
 //! lets clients reach each other: to others their names are no business. Questions below `hawser`
-//! are never passed on, because nobody else knows them.
+//! are never passed on, because no other resolver knows them.
 
 use std::net::IpAddr;
 
@@ -18,14 +18,14 @@ pub(super) struct Zone {
     pub(super) hub: Vec<IpAddr>,
     /// Clients by name, with their inner addresses.
     pub(super) clients: Vec<(String, Vec<IpAddr>)>,
-    /// Whether clients reach each other.
+    /// Set where clients reach each other.
     pub(super) is_open: bool,
 }
 
 /// Treatment of a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// This answer.
+    /// Answer of the hub.
     Own(Vec<u8>),
     /// Another resolver is asked.
     PassOn,
@@ -157,10 +157,14 @@ mod tests {
         };
         let message = Message::from_vec(&bytes).expect("an answer");
         assert_eq!((message.metadata.id, message.queries.len()), (7, 1));
-        let addresses = message.answers.iter().filter_map(|record| match &record.data {
-            RData::A(A(v4)) => Some(IpAddr::from(*v4)),
-            RData::AAAA(AAAA(v6)) => Some(IpAddr::from(*v6)),
-            _ => None,
+        let addresses = message.answers.iter().filter_map(|record| {
+            if let RData::A(A(v4)) = &record.data {
+                return Some(IpAddr::from(*v4));
+            }
+            let RData::AAAA(AAAA(v6)) = &record.data else {
+                return None;
+            };
+            Some(IpAddr::from(*v6))
         });
         Some((message.metadata.response_code, addresses.collect()))
     }

@@ -8,6 +8,7 @@ mod mwan3;
 mod omr;
 #[cfg(test)]
 mod tests;
+mod tracker;
 mod uci;
 mod written;
 
@@ -49,7 +50,7 @@ pub enum ImportMode {
 pub struct Imported {
     /// Text of `client.toml`, which begins with the notes.
     pub text: String,
-    /// What has no counterpart, a line each.
+    /// Lines about settings without a counterpart.
     pub notes: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ pub enum ImportError {
     /// The files have nothing to convert.
     #[error("{0}")]
     Nothing(&'static str),
-    /// What was converted is no configuration: a defect of this program.
+    /// Result that is no configuration: a defect of this program.
     #[error("the result is no configuration ({0}): please report this with the file")]
     Unfit(String),
 }

@@ -66,7 +66,7 @@ pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use preference::{EachWay, Uses, When};
 pub use radio::{AccessPoints, Password, RadioConfig, WifiNetwork};
-pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
+pub use reach::{AllowConfig, AllowTo, AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
 pub use streams::{StreamsConfig, TcpMode};

@@ -496,10 +496,10 @@ pub enum WhenEnded {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum WithoutHub {
-    /// They wait for the hub, as those do that exist.
+    /// Waiting for the hub, as connections do that exist.
     #[default]
     Wait,
-    /// They leave over one of the networks, with that network's address, outside the tunnel.
+    /// Leaving over one of the networks, with that network's address, outside the tunnel.
     Direct,
 }
 

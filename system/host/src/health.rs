@@ -39,7 +39,7 @@ pub struct Checks {
 
 #[derive(Debug)]
 struct Running {
-    /// Its resolvers may become others while it runs.
+    /// Device and resolvers; the latter may become others while it runs.
     place: watch::Sender<Place>,
     config: CheckConfig,
     report: watch::Receiver<Report>,
@@ -64,7 +64,7 @@ impl Default for Checks {
 }
 
 impl Checks {
-    /// Checks these networks from now on, and no others. A check begins anew where the device or
+    /// Checks these networks from now on, and no others. A check begins again where the device or
     /// its configuration is another.
     pub fn follow(&mut self, wanted: Vec<(Place, CheckConfig)>) {
         self.running.retain(|_, running| {
@@ -106,7 +106,7 @@ impl Checks {
         running.is_none_or(|running| running.report.borrow().state.is_used())
     }
 
-    /// For `status`: state and targets of a network's check; null without one.
+    /// Returns state and targets of a network's check for `status`; null without one.
     #[must_use]
     pub fn status(&self, device: &str) -> Value {
         let Some(running) = self.running.get(device) else {
@@ -272,7 +272,7 @@ async fn ping(place: &Place, target: IpAddr) -> io::Result<()> {
 
 async fn page_is_there(place: &Place, page: &Page) -> io::Result<()> {
     let stream = fetch::connect(place, page).await?;
-    let answer = fetch::get(stream, page, "", MOST_BYTES).await?;
+    let answer = fetch::get(stream, page, "", MAX_BYTES).await?;
     match status(&answer) {
         Some(200..=399) => Ok(()),
         Some(other) => Err(io::Error::other(format!("the server answers {other}"))),
@@ -288,8 +288,8 @@ fn status(answer: &[u8]) -> Option<u16> {
     rest.split(' ').nth(1)?.parse().ok()
 }
 
-/// Bytes of an answer that are read: its first line is enough.
-const MOST_BYTES: u64 = 256;
+/// Bytes of an answer that are read. Source: RFC 9112 section 4, the first line has the status.
+const MAX_BYTES: u64 = 256;
 
 #[cfg(test)]
 mod tests {

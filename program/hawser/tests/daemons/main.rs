@@ -26,6 +26,7 @@ mod neighbours;
 mod outside;
 mod pairs;
 mod path_mtu;
+mod policy;
 mod portal;
 mod restart;
 mod revocation;

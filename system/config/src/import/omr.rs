@@ -1,7 +1,7 @@
 //! OpenMPTCProuter as `client.toml` of a client: its networks with their part, checks and rates.
 //!
-//! Its server is replaced by a hub, so nothing of servers, proxies and VPNs is converted. Notes name
-//! options, and never values: some are secrets.
+//! Its server is replaced by a hub, so nothing of servers, proxies and VPNs is converted. Notes
+//! name options, and never values: some are secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -175,17 +175,11 @@ fn note_rest(sections: &[Section], used: &BTreeMap<&str, String>, out: &mut Writ
             out.note(format!("{package}: the tunnel to the hub replaces it"));
         }
     }
-    for package in ["omr-bypass"] {
-        let own = sections.iter().filter(|section| section.package == package);
-        let mut names: Vec<_> = own.map(|section| section.kind.as_str()).collect();
-        names.sort_unstable();
-        names.dedup();
-        if !names.is_empty() {
-            out.note(format!(
-                "{package} ({}): write rules with via = \"direct\"",
-                names.join(", ")
-            ));
-        }
+    let bypassed = sections.iter().filter(|section| section.package == "omr-bypass");
+    let kinds: BTreeSet<_> = bypassed.map(|section| section.kind.as_str()).collect();
+    if !kinds.is_empty() {
+        let kinds = kinds.into_iter().collect::<Vec<_>>().join(", ");
+        out.note(format!("omr-bypass ({kinds}): write rules with via = \"direct\""));
     }
     let read = ["multipath", "device", "ifname", "proto", "type"];
     let of_network = sections.iter().filter(|section| section.package == "network");
@@ -201,9 +195,9 @@ fn note_rest(sections: &[Section], used: &BTreeMap<&str, String>, out: &mut Writ
     }
 }
 
-/// Bound of targets (`check.rs`).
+/// Bound of targets. Source: `check.rs`.
 const MAX_TARGETS: usize = 16;
-/// Bound of counts (`check.rs`).
+/// Bound of counts. Source: `check.rs`.
 const MAX_COUNT: u64 = 100;
-/// Bound of intervals: a day.
+/// Bound of intervals. Source: `mwan3.rs`.
 const MAX_SECONDS: u64 = 86_400;

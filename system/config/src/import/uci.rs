@@ -195,7 +195,7 @@ impl Words<'_> {
     }
 }
 
-/// Bound of a file. Source: forty times the largest public configuration that was looked at, 26 kB.
+/// Bound of a file. Source: forty times the largest public configuration that was tried, 26 kB.
 const MAX_BYTES: usize = 1 << 20;
 
 #[cfg(test)]
