@@ -45,8 +45,8 @@ pub struct HubConfig {
     /// that they reach.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
-    /// Has the hub answer the names of its clients (`alice.hawser`), and pass all others on to these
-    /// resolvers.
+    /// Has the hub answer the names of its clients (`alice.hawser`), and pass all others on to
+    /// these resolvers.
     #[serde(default)]
     pub names: bool,
     /// What clients reach beside public addresses, and who reaches them.

@@ -6,6 +6,7 @@
 
 mod acme;
 mod blocked;
+mod checks;
 mod dashboard;
 mod deadlines;
 mod declared;

@@ -1,4 +1,4 @@
-//! `allow` of `[reach]`: what a group of clients reaches behind the hub, at once and until a reload.
+//! `allow` of `[reach]`: what a group of clients reaches behind the hub, until a reload.
 
 use crate::mixed::{THROUGH, connect, echo, world};
 use crate::world::{good, is_up};
@@ -35,7 +35,7 @@ fn a_group_reaches_what_a_rule_names_and_nothing_else() {
     let said = String::from_utf8(good(tested).stdout).unwrap();
     assert!(said.contains("allowed; allow of [reach]"), "{said}");
     write("bob");
-    good(world.hawser("h", &["reload", "--hub"]));
+    good(world.hawser("h", &["reload"]));
     assert!(
         connect(&world, PRIVATE, THROUGH).is_err(),
         "alice is in no group any more"
