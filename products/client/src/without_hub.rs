@@ -304,7 +304,7 @@ mod tests {
             let mut choice = choice(State::Waiting(Instant::ZERO));
             let (mut now, mut heard) = (Instant::ZERO, Instant::ZERO);
             for (step, op) in ops {
-                now = now + Duration::from_millis(step);
+                now += Duration::from_millis(step);
                 let was_direct = choice.is_direct();
                 let reach = [Reach::Answers, Reach::Silent, Reach::Ended][usize::from(op)];
                 choice.handle_reach(reach, now);
