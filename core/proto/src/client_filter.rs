@@ -58,6 +58,32 @@ pub struct Policy {
     pub ports: Vec<(Service, IpAddr)>,
     /// Subnets behind clients, each with who among clients opens connections to it.
     pub subnets: Vec<(Net, Vec<Net>)>,
+    /// Connections that some clients may begin, beside what all may.
+    pub grants: Vec<Grant>,
+}
+
+/// Connections that some clients may begin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Grant {
+    /// Clients, and machines behind them.
+    pub from: Vec<Net>,
+    /// Destinations.
+    pub to: Vec<Net>,
+    /// Services there; everything when empty.
+    pub services: Vec<Service>,
+}
+
+impl Grant {
+    /// Returns whether it lets a packet through.
+    #[must_use]
+    pub fn allows(&self, packet: &UpperLayer) -> bool {
+        let is_service = self.services.is_empty() || self.services.iter().any(|one| is_to(packet, *one));
+        is_service && holds(&self.from, packet.source) && holds(&self.to, packet.destination)
+    }
+
+    fn allows_answer(&self, packet: &UpperLayer) -> bool {
+        is_answer(packet) && holds(&self.to, packet.source) && holds(&self.from, packet.destination)
+    }
 }
 
 /// Why a packet is dropped.
@@ -132,7 +158,6 @@ impl Policy {
         let UpperLayer {
             source, destination, ..
         } = packet;
-        let holds = |nets: &[Net], address| nets.iter().any(|net| net.contains(address));
         let is_behind = self.subnets.iter().any(|(net, _)| net.contains(*destination));
         if !is_behind && !holds(&self.pools, *destination) {
             return None;
@@ -141,7 +166,8 @@ impl Policy {
             net.contains(*destination) && holds(guests, *source)
                 || net.contains(*source) && holds(guests, *destination) && is_answer(packet)
         });
-        Some(self.clients || is_between)
+        let is_granted = |grant: &Grant| grant.allows(packet) || grant.allows_answer(packet);
+        Some(self.clients || is_between || self.grants.iter().any(is_granted))
     }
 
     fn takes_protocol(&self, protocol: u8) -> bool {
@@ -157,7 +183,9 @@ impl Policy {
         if self.answers_forwarded_port(packet) || is_in(&self.from) && is_answer(packet) {
             return true;
         }
-        !is_in(&self.denied) && (is_in(&self.networks) || self.asks_resolver(packet) || !is_private(to))
+        let is_granted = || self.grants.iter().any(|grant| grant.allows(packet));
+        let is_named = is_in(&self.networks) || is_granted() || self.asks_resolver(packet);
+        !is_in(&self.denied) && (is_named || !is_private(to))
     }
 
     fn asks_resolver(&self, packet: &UpperLayer) -> bool {
@@ -184,6 +212,10 @@ const PARAMETER_PROBLEM: u8 = 12;
 const ERRORS6: RangeInclusive<u8> = 1..=4;
 const ECHO_REQUEST6: u8 = 128;
 const ECHO_REPLY6: u8 = 129;
+
+fn holds(nets: &[Net], address: IpAddr) -> bool {
+    nets.iter().any(|net| net.contains(address))
+}
 
 /// Returns whether a packet can belong to a connection that its receiver has opened.
 fn is_answer(packet: &UpperLayer) -> bool {
@@ -487,5 +519,51 @@ mod tests {
         packet[33] = hawser_wire::inner::tcp_flag::SYN;
         assert_eq!(filter.check(&packet), Err(Refusal::Hub));
         assert_eq!(filter.check(&packet[..20]), Err(Refusal::Headers));
+    }
+
+    #[test]
+    fn a_grant_is_for_its_clients_destinations_and_services() {
+        let grant = |to: &str, services: Vec<Service>| Grant {
+            from: vec![net("100.96.0.2/32")],
+            to: vec![net(to)],
+            services,
+        };
+        let policy = Policy {
+            grants: vec![
+                grant("10.7.0.0/24", vec![Service::Tcp(443)]),
+                grant("100.96.0.9/32", Vec::new()),
+            ],
+            denied: vec![net("10.7.0.128/25")],
+            ..policy()
+        };
+        let of = |source: &str, packet: UpperLayer| UpperLayer {
+            source: address(source),
+            ..packet
+        };
+        assert_eq!(policy.check(&tcp("10.7.0.1", 443)), Ok(()));
+        assert_eq!(policy.check_stream(&tcp("10.7.0.1", 443)), Ok(()));
+        assert_eq!(policy.check(&tcp("10.7.0.1", 22)), Err(Refusal::Destination));
+        assert_eq!(policy.check(&udp("10.7.0.1", 443)), Err(Refusal::Destination));
+        assert_eq!(
+            policy.check(&tcp("10.7.0.129", 443)),
+            Err(Refusal::Destination),
+            "denied"
+        );
+        let other = of("100.96.0.3", tcp("10.7.0.1", 443));
+        assert_eq!(policy.check(&other), Err(Refusal::Destination), "another client");
+        assert_eq!(policy.check(&udp("100.96.0.9", 5060)), Ok(()));
+        assert_eq!(
+            policy.check(&of("100.96.0.3", udp("100.96.0.9", 5060))),
+            Err(Refusal::Client)
+        );
+        assert_eq!(
+            policy.check(&of("100.96.0.9", later(tcp(CLIENT, 40_000)))),
+            Ok(()),
+            "an answer"
+        );
+        assert_eq!(
+            policy.check(&of("100.96.0.9", tcp(CLIENT, 80))),
+            Err(Refusal::Client)
+        );
     }
 }

@@ -13,6 +13,7 @@
 //! | what a network has carried this month, and what its quota says | [`quota`] |
 //! | which network is asked for a name, and which rule an address belongs to | [`names`] |
 //! | whether a network leads anywhere | [`reachability`] (gateways), [`portal`] (captive portals) |
+//! | whether targets beyond its gateway answer | [`health`] |
 //! | which addresses the kernel's MPTCP may use | [`endpoints`] |
 //! | what happens to the packets of a flow | [`flow_table`] |
 //! | how a live flow moves to another network | [`migration`] |
@@ -26,6 +27,7 @@ pub mod assignment;
 pub mod destinations;
 pub mod endpoints;
 pub mod flow_table;
+pub mod health;
 pub mod migration;
 pub mod names;
 pub mod policy;

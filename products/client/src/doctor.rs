@@ -15,6 +15,7 @@ use hawser_host::control_socket;
 use hawser_host::dhcp;
 use hawser_host::dns::{NameServers, Place};
 use hawser_host::finding::Finding;
+use hawser_host::health::check_once;
 use hawser_host::portal::{Look, look_for_portal};
 use hawser_linux::netlink::{Device, Network, Watch};
 use hawser_linux::udp::open_bound;
@@ -157,8 +158,10 @@ impl Patient<'_> {
         let mut findings = vec![self.link(), self.address()];
         let mut reaches_hub = false;
         if let Some(network) = self.network {
-            let (names, portal, hub) = tokio::join!(self.names(), self.portal(), self.hub(network));
+            let (names, portal, check, hub) =
+                tokio::join!(self.names(), self.portal(), self.check(), self.hub(network));
             findings.extend([names, portal]);
+            findings.extend(check);
             reaches_hub = hub.1;
             findings.extend(hub.0);
         }
@@ -255,6 +258,25 @@ impl Patient<'_> {
             return Finding::good("portal", "not looked for (portal_check = \"off\")");
         };
         self.look(page).await
+    }
+
+    /// Asks the targets of the network's check once; `None` without a check.
+    async fn check(&self) -> Option<Finding> {
+        let check = self.config.network(&self.device.name).check?;
+        let answers = check_once(&self.place(), &check).await;
+        let each = check.targets.iter().zip(&answers).map(|(target, answers)| {
+            let delay = answers.delay.map(|delay| format!("{} ms", delay.as_millis()));
+            format!("{target}: {}", delay.unwrap_or_else(|| "no answer".to_owned()))
+        });
+        let said = each.collect::<Vec<_>>().join(", ");
+        Some(match check.terms.is_good(&answers) {
+            true => Finding::good("check", &said),
+            false => Finding::bad(
+                "check",
+                &said,
+                "the network is not used while this lasts: try other targets in [networks.NAME.check], or take it out",
+            ),
+        })
     }
 
     async fn look(&self, page: &Page) -> Finding {

@@ -18,9 +18,11 @@
 //! | what goes through another hub meanwhile | `second.rs`; chosen: `chosen.rs`, `faster.rs` |
 //! | interface, routes, addresses of the tunnel | `tunnel.rs`; the kill switch: `kill_switch.rs` |
 //! | what may come in from the tunnel | `inbound.rs` |
+//! | new connections while no hub answers | `without_hub.rs` |
 //! | TLS on TCP, where UDP is blocked | `fallback.rs` |
 //! | machines behind this one | `gateway.rs` |
 //! | neighbours' ways out | `neighbours.rs` |
+//! | targets that show whether networks work | `checks.rs` |
 //! | login pages (captive portals) | `portals.rs` |
 //! | which networks may be used: quotas, pauses | `quotas.rs` |
 //! | what they may carry at most | `caps.rs` |
@@ -33,6 +35,7 @@
 
 mod airtimes;
 mod caps;
+mod checks;
 mod chosen;
 mod declared;
 pub mod doctor;
@@ -57,6 +60,7 @@ mod schedulers;
 mod second;
 mod seeking;
 mod tunnel;
+mod without_hub;
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -74,6 +78,7 @@ use hawser_dataplane::{DataPlane, DataPlaneConfig, Event, Pairs, PathState, Sess
 use hawser_host::beside::{AccessPoints, RunDirect, Shared, StartAccessPoints, Stations, beside, finder};
 use hawser_host::control_socket::{Asked, ControlSocket, NO_REPEATER, Request};
 use hawser_host::dhcp::Dhcp;
+use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
 use hawser_host::run_dir::{Role, RunDir};
 use hawser_host::signals::Signals;
@@ -103,6 +108,7 @@ use preferences::Preferences;
 use quotas::Quotas;
 use second::Second;
 use tunnel::Tunnel;
+use without_hub::WithoutHubChoice;
 
 pub use kill_switch::close_at_boot;
 
@@ -275,6 +281,11 @@ struct Client {
     radio: Option<Box<dyn AccessPoints>>,
     /// TLS on TCP, where UDP is blocked.
     fallback: Fallback,
+    /// New connections while no hub answers.
+    without_hub: WithoutHubChoice,
+    /// Targets that show whether networks work, and the networks whose check fails.
+    checks: Checks,
+    left_out: BTreeSet<String>,
     /// Login pages before networks.
     portals: Portals,
     /// Neighbours' ways out.
@@ -324,11 +335,14 @@ impl Client {
             radio: None,
             intents: None,
             declared: Declared::default(),
+            without_hub: WithoutHubChoice::new(&config, Instant::ZERO),
             options,
             config,
             tunnel,
             seen: Vec::new(),
             fallback: Fallback::new(),
+            checks: Checks::default(),
+            left_out: BTreeSet::new(),
             portals: Portals::new(),
             pool,
             member_routes: Vec::new(),
@@ -357,6 +371,7 @@ impl Client {
                     self.on_elsewhere(news).await?;
                     Next::Continue
                 }
+                () = self.checks.next() => Next::Continue,
                 news = self.portals.next() => {
                     self.on_portal_news(news);
                     Next::Continue
@@ -397,9 +412,11 @@ impl Client {
             self.follow_devices().await;
             self.see_to_fallback();
             self.see_to_portals();
+            self.see_to_checks();
             self.see_to_second();
             self.see_to_leading();
             self.see_to_hubs();
+            self.see_to_without_hub();
             self.poll_name_lookups();
             self.see_to_airtimes();
             self.see_to_pauses();
@@ -440,6 +457,8 @@ impl Client {
         let portals = self.portals_due();
         let airtimes = self.airtimes_due().map(|due| self.driver.at(due));
         let pauses = self.pauses_due().map(|due| self.driver.at(due));
+        let without_hub = self.without_hub.poll_timeout();
+        let without_hub = without_hub.map(|(due, _)| self.driver.at(due));
         let second = match &self.second {
             Some(second) => second.poll_timeout(),
             None => Some(self.second_at).filter(|at| *at > tokio::time::Instant::now()),
@@ -447,6 +466,7 @@ impl Client {
         let declared = self.declared.poll_timeout().map(|due| self.driver.at(due));
         [
             driver,
+            without_hub,
             second,
             declared,
             count,

@@ -57,6 +57,11 @@ impl Quotas {
 impl Client {
     /// Whether the tunnel may use the network.
     pub(super) fn uses(&self, name: &str) -> bool {
+        self.uses_but_for_checks(name) && !self.left_out.contains(name)
+    }
+
+    /// The same, if its check does not fail.
+    pub(super) fn uses_but_for_checks(&self, name: &str) -> bool {
         self.config.uses(name) && !self.quotas.is_shut(name) && !self.paused.contains(name)
     }
 
@@ -149,7 +154,7 @@ impl Client {
     }
 
     /// Changes what may be used; networks leave or come back.
-    fn change_use(&mut self, change: impl FnOnce(&mut Self)) {
+    pub(super) fn change_use(&mut self, change: impl FnOnce(&mut Self)) {
         let before = self.used();
         change(self);
         for change in changes(&before, &self.used()) {
@@ -183,8 +188,13 @@ impl Client {
             .chain(self.tunnel.notices())
             .chain(self.tunnel.nameless(&self.config))
             .chain(self.portal_notices())
+            .chain(self.checks.notices())
             .chain(self.unknown_hub());
-        let all: Vec<_> = self.notice.iter().cloned().chain(others).collect();
+        let without_hub = self.without_hub_notice().into_iter();
+        let all: Vec<_> = without_hub
+            .chain(self.notice.iter().cloned())
+            .chain(others)
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

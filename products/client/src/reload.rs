@@ -67,6 +67,10 @@ impl Client {
                 self.config.is_mixed() && self.tunnel.beside().is_none(),
             ),
             (
+                "without_hub",
+                self.config.may_bypass_hub() && self.tunnel.beside().is_none(),
+            ),
+            (
                 "hub = \"faster\"",
                 self.config.hub == HubUse::Faster && self.tunnel.beside().is_none(),
             ),
@@ -95,6 +99,8 @@ impl Client {
             self.renew_fallback();
         }
         self.reload_hubs()?;
+        let now = self.now();
+        self.without_hub.handle_config(&self.config, now);
         self.see_to_gateway();
         self.quotas.count_now();
         if let Some(dhcp) = &self.dhcp {

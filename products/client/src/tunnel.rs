@@ -184,6 +184,11 @@ impl Tunnel {
         self.inner.is_some() || self.is_closed
     }
 
+    /// Returns whether the hub has ended the session for good, and traffic is refused.
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
     /// Refuses everything that is routed into the tunnel, until [`apply`](Self::apply) sets it up
     /// again. Returns whether it was open.
     pub(super) async fn close(&mut self) -> anyhow::Result<bool> {

@@ -5,13 +5,14 @@
 //! and journal. To the rules the tunnel is one more network ([`TUNNEL`]), which has no table of its
 //! own: what is marked for it takes the route that every unmarked packet takes, into the interface.
 //! It is there from the hub's first answer on, and stays while the hub is out of reach: its flows
-//! wait then, and go nowhere else. Before that they are refused.
+//! wait then, and go nowhere else. Before that they are refused. With `without_hub = "direct"` the
+//! client decides when flows that begin go over a network meanwhile (`bypass.rs`).
 //!
 //! Programs choose nothing here, and MPTCP and peers take no part: each of them would lead flows
 //! past the tunnel that no rule has sent there.
 
 use anyhow::{Context, Result, anyhow};
-use hawser_host::beside::{Local, Shared, Tunnel, Uplink};
+use hawser_host::beside::{Bypass, Local, Shared, Tunnel, Uplink};
 use hawser_host::dns::Place;
 use hawser_linux::desired::NearPolicy;
 use hawser_linux::direct::{Port, TUNNEL};
@@ -29,7 +30,10 @@ pub(super) trait Beside {
     /// The hub's tunnel; nothing until the hub has answered for the first time.
     fn tunnel(&self) -> Option<&Tunnel>;
 
-    /// Waits for another tunnel; forever where there is no hub.
+    /// Networks over which new connections bypass the hub; `None` while they use the tunnel.
+    fn bypass(&self) -> Option<Bypass>;
+
+    /// Waits for another tunnel or bypass; forever where there is no hub.
     fn next(&mut self) -> Local<'_, ()>;
 }
 
@@ -40,6 +44,10 @@ impl Beside for Uplink {
 
     fn tunnel(&self) -> Option<&Tunnel> {
         Uplink::tunnel(self)
+    }
+
+    fn bypass(&self) -> Option<Bypass> {
+        Uplink::bypass(self)
     }
 
     fn next(&mut self) -> Local<'_, ()> {
@@ -56,6 +64,10 @@ impl Beside for Alone {
     }
 
     fn tunnel(&self) -> Option<&Tunnel> {
+        None
+    }
+
+    fn bypass(&self) -> Option<Bypass> {
         None
     }
 

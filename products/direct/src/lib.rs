@@ -15,14 +15,14 @@
 //! |---|---|
 //! | the event loop | this one (`Direct::run`) |
 //! | which networks there are, and what they carry | `networks.rs`, `meter.rs` |
-//! | whether networks lead anywhere | `probe.rs`, `portals.rs` |
+//! | whether networks lead anywhere | `probe.rs`, `checks.rs`, `portals.rs` |
 //! | what rules say, as the kernel's ruleset | `rules.rs`; on Open vSwitch: `switch.rs` |
 //! | names in rules, and programs' questions for names | `naming.rs`, `resolver.rs` |
 //! | flows of a network that is gone | `release.rs`; those that move: `moving` |
 //! | MPTCP | `multipath.rs` |
 //! | quotas | `quotas.rs` |
 //! | through a hub or past it, by destination | `faster.rs` |
-//! | beside a client of a hub | `beside.rs` |
+//! | beside a client of a hub | `beside.rs`; while no hub answers: `bypass.rs` |
 //! | what is asked, and who answers | `asked.rs` |
 //! | what is said: `status`, `explain` | `report.rs` |
 //! | a changed configuration | `reload.rs` |
@@ -35,6 +35,8 @@
 mod added;
 mod asked;
 mod beside;
+mod bypass;
+mod checks;
 mod faster;
 mod interface;
 mod meter;
@@ -64,6 +66,7 @@ use hawser_config::{ClientConfig, Dataplane, Moves};
 use hawser_host::beside::{AccessPoints, StartAccessPoints, Stations};
 use hawser_host::control_socket::{Asked, ControlSocket};
 use hawser_host::dhcp::{self, Dhcp};
+use hawser_host::health::Checks;
 use hawser_host::options::ClientOptions;
 use hawser_host::portals::Portals;
 use hawser_host::run_dir::{Role, RunDir};
@@ -179,6 +182,7 @@ struct Direct {
     dhcp: Option<Dhcp>,
     radio: Option<Box<dyn AccessPoints>>,
     portals: Portals<u8>,
+    checks: Checks,
     heard: mpsc::UnboundedReceiver<Heard>,
     next_sample: Instant,
     /// When a network that could not be used is tried again.
@@ -190,6 +194,8 @@ struct Direct {
     /// How often the table of rules had been installed again when it was filled.
     reinstalled: u64,
     started: Clock,
+    /// Set until flows without an answer of the hub are let go, as new ones bypass it.
+    is_bypass_new: bool,
     /// What a user should know; shown by `status`.
     notice: Option<String>,
 }
@@ -218,6 +224,7 @@ impl Direct {
             dhcp: None,
             radio: None,
             portals: Portals::default(),
+            checks: Checks::default(),
             options: (!beside.has_hub() && tun.is_some())
                 .then(socket_options)
                 .flatten(),
@@ -241,6 +248,7 @@ impl Direct {
             is_open: [None; 2],
             reinstalled: 0,
             started: Clock::now(),
+            is_bypass_new: false,
             notice: None,
         }
     }
@@ -292,6 +300,7 @@ impl Direct {
                 }
                 Some(asked) = requests.recv() => self.on_asked(asked).await,
                 () = self.faster.next() => Next::Continue,
+                () = self.checks.next() => Next::Continue,
                 () = self.beside.next() => {
                     self.on_tunnel().await?;
                     Next::Continue
@@ -556,6 +565,8 @@ impl Direct {
         self.moving.handle_timeout(&self.networks, now);
         self.keep_quotas();
         self.keep_portals(now);
+        self.keep_checks();
+        self.follow_bypass();
         self.rules.know(&self.networks, &self.config);
         self.decide(now);
         self.rules.handle_timeout(now);
@@ -613,6 +624,7 @@ impl Direct {
                 self.rules_wait_until = Some(now + RETRY_AFTER);
             }
         }
+        self.release_unanswered();
         self.moving.apply(&mut self.system);
         for number in self.moving.take_abandoned(now) {
             self.release(number, Duration::ZERO);

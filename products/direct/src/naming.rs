@@ -206,7 +206,7 @@ impl Direct {
 
     /// Who is asked for a name, in order, and why.
     fn places(&self, name: &str, chosen: Option<NetworkId>) -> (Vec<Place>, Reason) {
-        let has_hub = self.beside.has_hub();
+        let has_hub = self.beside.has_hub() && !self.rules.bypasses();
         let mut default: Vec<_> = self
             .networks
             .all()

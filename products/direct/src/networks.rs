@@ -31,6 +31,8 @@ pub(super) struct Known {
     pub(super) is_shut: bool,
     /// A captive portal stands before it, or may do.
     pub(super) is_barred: bool,
+    /// Set while its health check fails.
+    pub(super) is_left_out: bool,
 }
 
 impl Known {
@@ -44,6 +46,7 @@ impl Known {
             meter: Meter::default(),
             is_shut: false,
             is_barred: false,
+            is_left_out: false,
         }
     }
 
@@ -54,7 +57,7 @@ impl Known {
 
     /// Whether it leads anywhere, whatever its quota.
     pub(super) fn works(&self) -> bool {
-        self.network.is_some() && !self.is_barred && self.state() != State::Unreachable
+        self.network.is_some() && !self.is_barred && !self.is_left_out && self.state() != State::Unreachable
     }
 
     fn state(&self) -> State {
@@ -249,6 +252,18 @@ impl Networks {
             let before = std::mem::replace(&mut known.is_barred, is_barred(*number));
             if known.is_barred != before {
                 changed.push((*number, known.is_barred));
+            }
+        }
+        changed
+    }
+
+    /// Leaves networks out or lets them take part, by their names; returns which have changed.
+    pub(super) fn leave_out(&mut self, is_out: impl Fn(&str) -> bool) -> Vec<(u8, bool)> {
+        let mut changed = Vec::new();
+        for (number, known) in &mut self.known {
+            let is_out = is_out(&known.name);
+            if std::mem::replace(&mut known.is_left_out, is_out) != is_out {
+                changed.push((*number, is_out));
             }
         }
         changed

@@ -57,7 +57,7 @@ impl Direct {
             "moving": self.moving.status(),
             "facts": self.facts(),
             "destinations": self.destinations(),
-            "leads_past": self.config.is_mixed(),
+            "leads_past": self.config.is_mixed() || self.rules.bypasses(),
             "rules": self
                 .rules
                 .holding(&self.config)
@@ -90,6 +90,7 @@ impl Direct {
             .chain(self.quota_notices())
             .chain(self.usage.borrow().notices(&self.config))
             .chain(self.portal_notices())
+            .chain(self.checks.notices())
             .chain(self.dhcp.iter().flat_map(|dhcp| dhcp.view().notices()))
             .chain(self.radio.iter().flat_map(|radio| radio.notices()))
             .collect();
@@ -112,6 +113,7 @@ impl Direct {
             "name": known.name,
             "used": known.network.is_some(),
             "state": self.portals.shown(&number).map_or_else(|| state(known), |(state, _)| state),
+            "check": self.checks.status(&known.name),
             "portal": self.portals.login(&number),
             "login_left": self.portals.left(&number, self.now()),
             "kind": kind(known.kind),
@@ -195,6 +197,7 @@ fn state(known: &Known) -> &'static str {
     match (&known.network, known.probe.as_ref().map(Probe::state)) {
         (None, _) => "gone",
         (Some(_), _) if known.is_shut => "over quota",
+        (Some(_), _) if known.is_left_out => "check fails",
         (Some(_), Some(State::Unreachable)) => "silent",
         (Some(_), Some(State::Reachable)) => "active",
         (Some(_), Some(State::Unknown) | None) => "unwatched",

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::Path;
 
 use hawser_config::{ClientConfig, HubUse, NetworkChoice, RuleConfig, Via};
+use hawser_host::beside::Bypass;
 use hawser_linux::direct::{Choice, FURTHER, Intent, Match, Port, Ruleset, TUNNEL, reason};
 use hawser_linux::netlink::{self, NextHop};
 use hawser_steer::assignment::{Assignment, Decision, Measure, Network, Way, Wish};
@@ -13,6 +14,7 @@ use hawser_steer::policy::Selector;
 use hawser_steer::policy::conditions::{Conditions, Facts};
 use hawser_units::{Instant, Net, NetworkId};
 
+use super::bypass;
 use super::networks::Networks;
 
 /// The rules in their order: those of the configuration, then intents, then the default.
@@ -27,6 +29,10 @@ pub(super) struct Rules {
     applied: Option<Ruleset>,
     /// The tunnel takes what no rule sends past it, and programs choose nothing.
     has_hub: bool,
+    /// Networks over which new connections bypass the hub; `None` while they use the tunnel.
+    bypass: Option<Bypass>,
+    /// Set while the machine is the one of another `bypass`.
+    is_stale: bool,
 }
 
 struct Line {
@@ -40,28 +46,31 @@ struct Line {
 
 impl Rules {
     pub(super) fn new(config: &ClientConfig, has_hub: bool) -> Self {
-        Self::remembering(config, Vec::new(), None, has_hub)
+        Self::remembering(config, (Vec::new(), None), has_hub, None)
     }
 
     /// The same after the configuration has changed.
     pub(super) fn with(&mut self, config: &ClientConfig) -> Self {
         let told = std::mem::take(&mut self.told);
-        Self::remembering(config, told, self.applied.take(), self.has_hub)
+        let known = (told, self.applied.take());
+        Self::remembering(config, known, self.has_hub, self.bypass.take())
     }
 
     fn remembering(
         config: &ClientConfig,
-        told: Vec<String>,
-        applied: Option<Ruleset>,
+        (told, applied): (Vec<String>, Option<Ruleset>),
         has_hub: bool,
+        bypass: Option<Bypass>,
     ) -> Self {
         let mut rules = Self {
             lines: Vec::new(),
-            machine: Assignment::new(wishes(config, &[], has_hub)),
+            machine: Assignment::new(wishes(config, &[], has_hub, bypass.as_ref())),
             names: Vec::new(),
             told,
             applied,
             has_hub,
+            bypass,
+            is_stale: false,
         };
         rules.write_lines(config);
         rules
@@ -99,6 +108,14 @@ impl Rules {
                 by_destination: false,
             });
         }
+        for _ in 0..bypass_lines(self.has_hub) {
+            self.lines.push(Line {
+                reason: reason::WITHOUT_HUB,
+                flows: Match::default(),
+                is_possible: true,
+                by_destination: false,
+            });
+        }
         self.lines.push(Line {
             reason: reason::DEFAULT,
             flows: Match::default(),
@@ -130,6 +147,7 @@ impl Rules {
             reason::MOVED => "it was moved here".to_owned(),
             reason::NAMED => "this network's resolver gave the private address".to_owned(),
             reason::MULTIPATH => "it is a subflow of an MPTCP connection, which uses all networks".to_owned(),
+            reason::WITHOUT_HUB => "it began while no hub answered (without_hub = \"direct\")".to_owned(),
             reason::DEFAULT if self.has_hub => "no rule is for it".to_owned(),
             reason::DEFAULT => format!(
                 "no rule is for it, and flows are shared out {}",
@@ -155,13 +173,27 @@ impl Rules {
     /// Makes the machine anew when names have come that rules may mean.
     pub(super) fn know(&mut self, networks: &Networks, config: &ClientConfig) {
         let names: Vec<_> = networks.all().map(|(_, known)| known.name.clone()).collect();
-        if names != self.names {
+        if names != self.names || std::mem::take(&mut self.is_stale) {
             let numbered: Vec<_> = networks
                 .all()
                 .map(|(number, known)| (number, known.name.as_str()))
                 .collect();
-            self.machine = Assignment::new(wishes(config, &numbered, self.has_hub));
+            let wishes = wishes(config, &numbered, self.has_hub, self.bypass.as_ref());
+            self.machine = Assignment::new(wishes);
             self.names = names;
+        }
+    }
+
+    /// Returns whether new connections bypass the hub.
+    pub(super) fn bypasses(&self) -> bool {
+        self.bypass.is_some()
+    }
+
+    /// Sends new connections past the hub (`Some`), or through the tunnel again.
+    pub(super) fn handle_bypass(&mut self, bypass: Option<Bypass>) {
+        if self.bypass != bypass {
+            self.bypass = bypass;
+            self.is_stale = true;
         }
     }
 
@@ -422,7 +454,7 @@ fn way(rule: &RuleConfig, has_hub: bool) -> String {
 }
 
 /// What each line wants, with names turned into networks.
-fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wish> {
+fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool, bypass: Option<&Bypass>) -> Vec<Wish> {
     let always = |way| Wish {
         when: Conditions::default(),
         way,
@@ -432,16 +464,21 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
         when: rule.when.clone(),
         way: match rule.via(has_hub) {
             Via::Hub if rule.by_hub().is_some() => through_hub_in_use(),
+            // Later lines take its flows, unless it names the hub itself.
+            Via::Hub if bypass.is_some() && !rule.is_via(Via::Hub) => Way::Prefer(Vec::new()),
             Via::Hub => through_hub(config, has_hub),
             Via::Direct => over_networks(rule, config, names, has_hub),
             Via::Faster => {
                 let mut among = named_networks(rule, names);
-                among.extend(hubs(config, has_hub));
+                if bypass.is_none() {
+                    among.extend(hubs(config, has_hub));
+                }
                 Way::Spread(among, Measure::Even)
             }
         },
-        strict: rule.strict,
+        strict: rule.strict && (bypass.is_none() || rule.via(has_hub) != Via::Hub),
     });
+    let without_hub = bypass::wishes(bypass, names, config.direct.spread.0);
     let spread = |measure| Way::Spread(Vec::new(), measure);
     let intents = intents(has_hub).map(|intent| match intent {
         Intent::Bulk => spread(Measure::Capacity),
@@ -457,8 +494,14 @@ fn wishes(config: &ClientConfig, names: &[(u8, &str)], has_hub: bool) -> Vec<Wis
     };
     rules
         .chain(intents.map(always))
+        .chain(without_hub.into_iter().take(bypass_lines(has_hub)))
         .chain([always(default)])
         .collect()
+}
+
+/// Returns how many lines there are for connections that bypass the hub.
+fn bypass_lines(has_hub: bool) -> usize {
+    if has_hub { bypass::LINES } else { 0 }
 }
 
 /// Programs have a say where no tunnel is to be kept to.

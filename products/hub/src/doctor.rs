@@ -9,6 +9,7 @@ use hawser_linux::firewalls::forward_drops;
 use serde_json::Value;
 
 use super::connections::Connections;
+use super::names::Terms;
 use super::{load, own_addresses, resolvers};
 
 /// The state of the machine and of the hub.
@@ -30,6 +31,7 @@ struct Seen {
 /// hub.toml is wrong or cannot be read.
 pub async fn examine(dir: &Path, socket: &Path) -> anyhow::Result<Vec<Finding>> {
     let mut config = load(dir)?;
+    Terms::take_over(&mut config);
     resolvers::complete(&mut config, &own_addresses().await?);
     let setting = |key: &str| std::fs::read_to_string(Path::new("/proc/sys").join(key)).ok();
     let is_on = |key: &str| setting(key).map(|text| text.trim() == "1");

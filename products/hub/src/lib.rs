@@ -11,6 +11,8 @@
 //! | commands about a hub that runs or does not: `init`, `invite`, `revoke` | `commands.rs` |
 //! | ports and subnets that lead to clients | `reach.rs` |
 //! | the resolvers that clients are given | `resolvers.rs` |
+//! | names of clients | `names.rs`, `zone.rs` |
+//! | what the rules say of a connection | `access.rs` |
 //! | what was carried for whom | `accounts.rs` |
 //! | how full the kernel's table of connections is | `connections.rs` |
 //! | what clients may use: `limit` | `limits.rs` |
@@ -23,17 +25,20 @@
 //! `hawser_control::hub`. A newcomer starts with [`run`].
 #![forbid(unsafe_code)]
 
+mod access;
 mod accounts;
 mod commands;
 mod connections;
 mod departed;
 pub mod doctor;
 mod limits;
+mod names;
 mod parting;
 mod reach;
 mod resolvers;
 mod spread;
 mod waypoint;
+mod zone;
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -82,9 +87,11 @@ use crate::waypoint::{Done, Policy, Waypoint};
 use accounts::Accounts;
 use connections::Connections;
 use departed::Departed;
+use names::Terms;
 use parting::Parting;
 use reach::{Leading, Reach, client_policy};
 
+pub use access::{Verdict, test_policy};
 pub use accounts::{to_csv, usage};
 pub use commands::{
     HubInit, WaysIn, connected, drain, init, invite, list, migrate, not_confirmed, revoke, ways_in,
@@ -125,10 +132,11 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
     let mut inherited = Inherited::take(interface, listen, pairs.count(), run_dir.path());
     let kept = std::mem::take(&mut inherited.queues);
     let queues = options.spread.queues(&config, kept)?;
-    let Leading { ports, subnets } = Leading::of(&store, config.nat, pairs);
+    let leading = Leading::of(&store, config.nat, pairs, &config.reach);
     let local = own_addresses().await?;
+    let terms = Terms::take_over(&mut config);
     resolvers::complete_and_log(&mut config, &local);
-    let isolation = config.isolation(ports, subnets);
+    let isolation = leading.isolation(&config);
     let policy = client_policy(&isolation, &local);
     let carrying = Carrying::start((&config, policy), &options.spread, store, queues, inherited);
     let mut prepared = prepare(&mut system, &config, &isolation).await;
@@ -144,7 +152,7 @@ pub async fn run(options: HubOptions) -> anyhow::Result<()> {
         (Ok(carrying), Ok(())) => {
             serve(
                 options,
-                (config, (isolation, local), system.clone()),
+                ((config, terms), (isolation, local), system.clone()),
                 &identity,
                 carrying,
                 &run_dir,
@@ -239,7 +247,7 @@ impl Carrying {
 
 async fn serve(
     options: HubOptions,
-    (config, (isolation, local), system): (HubConfig, (Isolation, Vec<Net>), System),
+    ((config, terms), (isolation, local), system): ((HubConfig, Terms), (Isolation, Vec<Net>), System),
     identity: &Identity,
     carrying: Carrying,
     run_dir: &RunDir,
@@ -277,13 +285,17 @@ async fn serve(
     let (policy, given) = watch::channel(Policy::new(isolation.clone(), &config));
     let reach = Reach::new(
         (store.clone(), system.clone()),
-        (config.nat, options.spread.pairs()),
+        (config.nat, options.spread.pairs(), config.reach.clone()),
         (isolation, local),
         orders.clone(),
     );
     let waypoint = Waypoint::new(system.clone(), guests, store.clone(), given);
     let relayed = waypoint.done();
     hawser_linux::tasks::spawn(waypoint.run());
+    let (terms, answered) = watch::channel(terms);
+    if config.names {
+        names::serve(store.clone(), answered);
+    }
     let socket = ControlSocket::listen(run_dir.socket())?;
     metrics::publish(config.metrics, config.otlp.clone(), run_dir.socket()).await?;
     if config.history {
@@ -307,6 +319,7 @@ async fn serve(
         identity: identity.clone(),
         firewalls: Vec::new(),
         connections: connections::Watched::default(),
+        terms,
         started: Instant::now(),
     };
     hub.run(plane, socket, endpoint).await
@@ -329,6 +342,8 @@ struct Hub {
     /// Firewalls of others that drop what the hub forwards.
     firewalls: Vec<String>,
     connections: connections::Watched,
+    /// Terms of the resolver for names.
+    terms: watch::Sender<Terms>,
     started: Instant,
 }
 
@@ -647,6 +662,8 @@ impl Hub {
 
     async fn reload(&mut self) -> anyhow::Result<Vec<&'static str>> {
         let mut fresh = load(&self.options.dir)?;
+        let wants_names = std::mem::replace(&mut fresh.names, self.config.names);
+        self.terms.send_replace(Terms::take_over(&mut fresh));
         if fresh.dns.is_empty() {
             resolvers::complete_and_log(&mut fresh, &own_addresses().await?);
         }
@@ -673,6 +690,7 @@ impl Hub {
             ("interface", old.interface != new.interface),
             ("mtu", old.mtu != new.mtu),
             ("nat", old.nat != new.nat),
+            ("names", old.names != wants_names),
             ("nat_addresses", old.nat_addresses != new.nat_addresses),
             ("thread_pairs", old.thread_pairs != new.thread_pairs),
             ("metrics", old.metrics != new.metrics),
@@ -699,8 +717,8 @@ impl Hub {
             nat_addresses: old.nat_addresses.clone(),
             ..new.clone()
         };
-        let Leading { ports, subnets } = self.reach.leading();
-        let isolation = isolation.isolation(ports, subnets);
+        self.reach.set_allowed(&new.reach);
+        let isolation = self.reach.leading().isolation(&isolation);
         self.reach.enforce(isolation.clone()).await?;
         self.policy.send_replace(Policy::new(isolation, new));
         let mut settings = settings(new, self.options.spread.pairs());

@@ -6,13 +6,13 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use hawser_config::Nat;
-use hawser_control::enrolment::{SharedStore, Subnet};
+use hawser_config::{AllowConfig, AllowTo, HubConfig, Nat, ReachConfig};
+use hawser_control::enrolment::{Client, ClientStore, SharedStore, Subnet};
 use hawser_dataplane::{Change, Orders, Pairs};
-use hawser_linux::isolation::{ISOLATION_TABLE, Isolation, LedSubnet};
+use hawser_linux::isolation::{Grant, ISOLATION_TABLE, Isolation, LedSubnet};
 use hawser_linux::netlink;
 use hawser_linux::system::System;
-use hawser_proto::client_filter::Policy;
+use hawser_proto::client_filter::{self, Policy};
 use hawser_units::{Net, Service, is_private};
 
 use super::{Hub, load, masks, open_store};
@@ -76,12 +76,22 @@ fn is_served_here(port: Service) -> bool {
 pub(super) struct Leading {
     pub(super) ports: Vec<(Service, IpAddr)>,
     pub(super) subnets: Vec<LedSubnet>,
+    pub(super) grants: Vec<Grant>,
 }
 
 impl Leading {
+    /// Returns the rules of a configuration with this.
+    pub(super) fn isolation(self, config: &HubConfig) -> Isolation {
+        Isolation {
+            grants: self.grants,
+            ..config.isolation(self.ports, self.subnets)
+        }
+    }
+
     /// As the store has it.
-    pub(super) fn of(store: &SharedStore, nat: Nat, pairs: Pairs) -> Self {
+    pub(super) fn of(store: &SharedStore, nat: Nat, pairs: Pairs, reach: &ReachConfig) -> Self {
         let store = store.lock();
+        let grants = grants(&store, reach);
         let subnets = store.subnets().into_iter().map(|led| LedSubnet {
             is_hidden: masks(nat, is_private(led.net.address)),
             queue: (pairs.count() > 1).then(|| pairs.of(&led.to) as u8),
@@ -91,8 +101,33 @@ impl Leading {
         Self {
             ports: store.ports(),
             subnets: subnets.collect(),
+            grants,
         }
     }
+}
+
+/// Returns what `allow` of `[reach]` means for the clients that there are.
+pub(super) fn grants(store: &ClientStore, reach: &ReachConfig) -> Vec<Grant> {
+    let grant = |allow: &AllowConfig| {
+        let clients = store.iter().filter(|client| reach.is_for(allow, &client.name));
+        let of = |name: &str| store.iter().find(|client| client.name == *name);
+        let hosts = |client: &Client| client.inner().into_iter().map(Net::host).collect();
+        let subnets = |client: &Client| client.subnets.iter().map(|subnet| subnet.net).collect();
+        let (to, is_between): (Vec<Net>, bool) = match &allow.to {
+            AllowTo::Net(net) => (vec![*net], false),
+            AllowTo::Client(name) => (of(name).map(hosts).unwrap_or_default(), true),
+            AllowTo::Subnets(name) => (of(name).map(subnets).unwrap_or_default(), true),
+        };
+        Grant {
+            from: clients.flat_map(Client::reach).collect(),
+            to,
+            services: allow.ports.iter().map(|service| service.0).collect(),
+            is_between,
+        }
+    };
+    let all = reach.allow.iter().map(grant);
+    all.filter(|grant| !grant.from.is_empty() && !grant.to.is_empty())
+        .collect()
 }
 
 /// The rules and routes of clients, as they are in force.
@@ -101,6 +136,8 @@ pub(super) struct Reach {
     system: System,
     nat: Nat,
     pairs: Pairs,
+    /// `[reach]` in force.
+    allowed: ReachConfig,
     /// Of the store, when they were read; none before there are routes.
     generation: Option<u64>,
     /// The rules in force.
@@ -115,7 +152,7 @@ impl Reach {
     /// `isolation` is in force, and no routes are; the machine has the addresses `local`.
     pub(super) fn new(
         (store, system): (SharedStore, System),
-        (nat, pairs): (Nat, Pairs),
+        (nat, pairs, allowed): (Nat, Pairs, ReachConfig),
         (isolation, local): (Isolation, Vec<Net>),
         orders: Orders,
     ) -> Self {
@@ -124,6 +161,7 @@ impl Reach {
             system,
             nat,
             pairs,
+            allowed,
             generation: None,
             isolation,
             local,
@@ -138,7 +176,12 @@ impl Reach {
 
     /// As the store has it.
     pub(super) fn leading(&self) -> Leading {
-        Leading::of(&self.store, self.nat, self.pairs)
+        Leading::of(&self.store, self.nat, self.pairs, &self.allowed)
+    }
+
+    /// Takes in a changed `[reach]`, for what [`leading`](Self::leading) returns.
+    pub(super) fn set_allowed(&mut self, allowed: &ReachConfig) {
+        self.allowed = allowed.clone();
     }
 
     /// Takes in the addresses of this machine, each with its prefix length.
@@ -188,6 +231,15 @@ pub(super) fn client_policy(isolation: &Isolation, local: &[Net]) -> Policy {
         from: isolation.from,
         ports: isolation.ports,
         subnets: subnets.map(|subnet| (subnet.net, subnet.guests)).collect(),
+        grants: isolation
+            .grants
+            .into_iter()
+            .map(|grant| client_filter::Grant {
+                from: grant.from,
+                to: grant.to,
+                services: grant.services,
+            })
+            .collect(),
     }
 }
 
@@ -213,11 +265,16 @@ impl Hub {
         }
         let is_first = reach.generation.is_none();
         reach.generation = generation;
-        let Leading { ports, subnets } = reach.leading();
+        let Leading {
+            ports,
+            subnets,
+            grants,
+        } = reach.leading();
         let counts = (ports.len(), subnets.len());
         let fresh = Isolation {
             ports,
             subnets,
+            grants,
             ..reach.isolation.clone()
         };
         let wants_routes = is_first && !fresh.subnets.is_empty();

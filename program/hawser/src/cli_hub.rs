@@ -20,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::amounts::{bytes, cap_of, quota_of};
 use crate::cli_limit::{self, LimitArgs};
+use crate::cli_policy::{self, PolicyArgs};
 use crate::cli_setup::{self, SetupArgs};
 use crate::directories::{Directories, confine};
 use crate::guests::{LIFETIME, ListArgs, NameArgs, address, print, span};
@@ -85,6 +86,7 @@ enum HubCommand {
     /// by clients named with --for, and those behind them.
     Subnet(SubnetArgs),
     Limit(LimitArgs),
+    Policy(PolicyArgs),
     /// Runs the hub in the foreground.
     Run(RunArgs),
 }
@@ -289,6 +291,7 @@ pub(crate) fn run(args: HubArgs) -> anyhow::Result<ExitCode> {
         HubCommand::Forward(args) => forward(&args)?,
         HubCommand::Subnet(args) => subnet(args)?,
         HubCommand::Limit(args) => cli_limit::run(&args)?,
+        HubCommand::Policy(args) => return cli_policy::run(&args),
         HubCommand::Usage(args) => usage(&args)?,
         HubCommand::List(args) => {
             let list = hub::list(&args.directories.dir)?;

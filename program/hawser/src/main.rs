@@ -13,6 +13,7 @@ mod cli_dashboard;
 mod cli_doctor;
 mod cli_history;
 mod cli_hub;
+mod cli_import;
 mod cli_join;
 mod cli_limit;
 mod cli_lockdown;
@@ -22,6 +23,7 @@ mod cli_move;
 mod cli_pages;
 mod cli_pause;
 mod cli_peer;
+mod cli_policy;
 mod cli_pool;
 mod cli_radio;
 mod cli_rate;
@@ -93,6 +95,7 @@ enum Command {
     Radio(cli_radio::RadioArgs),
     /// Tests a configuration file, and touches nothing.
     Check(cli_check::CheckArgs),
+    Import(cli_import::ImportArgs),
     Pause(cli_pause::PauseArgs),
     Resume(cli_pause::ResumeArgs),
     Cap(cli_cap::CapArgs),
@@ -156,6 +159,7 @@ fn main() -> ExitCode {
         Command::Login(args) => cli_login::run(&args),
         Command::Radio(args) => cli_radio::run(&args),
         Command::Check(args) => cli_check::check(&args),
+        Command::Import(args) => cli_import::run(&args),
         Command::Pause(args) => cli_pause::pause(&args),
         Command::Resume(args) => cli_pause::resume(&args),
         Command::Cap(args) => cli_cap::run(&args),

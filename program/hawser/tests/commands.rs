@@ -1,4 +1,4 @@
-//! Commands that this program does not have say where they are.
+//! Commands that need no daemon: those that this program does not have, `import`, `hub policy`.
 
 use std::process::{Command, Output};
 
@@ -55,4 +55,55 @@ fn each_command_says_what_it_does_and_no_two_say_the_same() {
         }
     }
     assert!(seen.len() > 20 && !seen.contains_key(""), "{seen:?}");
+}
+
+#[test]
+fn an_import_prints_a_configuration_and_names_the_rest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
+    let (file, out) = (path("mwan3"), path("client.toml"));
+    let text =
+        "config interface 'wan'\n\toption enabled '1'\n\toption size '56'\n\tlist track_ip '9.9.9.9'\n";
+    std::fs::write(&file, text).expect("written");
+    let (code, said) = hawser(&["import", "mwan3", &file, "-o", &out]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("no counterpart: option size of interface wan\n"),
+        "{said}"
+    );
+    assert_eq!(hawser(&["check", &out]), (Some(0), String::new()));
+    let (code, said) = hawser(&["import", "mwan3", &file, "-o", &out]);
+    assert_eq!(code, Some(1), "it overwrites nothing");
+    assert!(said.contains("must not be there yet"), "{said}");
+    std::fs::write(&file, "config interface 'wan'\nwrong\n").expect("written");
+    let (code, said) = hawser(&["import", "mwan3", &file]);
+    assert_eq!(code, Some(64));
+    assert!(
+        said.contains("mwan3:2: \"wrong\"") && said.lines().count() == 1,
+        "{said}"
+    );
+}
+
+#[test]
+fn a_policy_is_tested_without_a_packet() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let dir = directory.path().to_string_lossy().into_owned();
+    let hub = |arguments: &[&str]| {
+        let mut all = vec!["hub"];
+        all.extend(arguments);
+        all.extend(["--dir", &dir]);
+        hawser(&all)
+    };
+    for made in [
+        hub(&["init", "--endpoint", "hub.example.org:443"]),
+        hub(&["invite", "alice"]),
+    ] {
+        assert_eq!(made.0, Some(0), "{}", made.1);
+    }
+    let test = |to: &str| hub(&["policy", "test", "alice", to]).0;
+    assert_eq!(test("198.51.100.7:443"), Some(0));
+    assert_eq!(test("10.255.0.1:22"), Some(1));
+    let (code, said) = hub(&["policy", "test", "bob", "198.51.100.7:443"]);
+    assert_eq!(code, Some(1));
+    assert!(said.contains("there is no client bob"), "{said}");
 }

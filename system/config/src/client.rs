@@ -13,11 +13,17 @@ use hawser_wire::layer;
 use serde::Deserialize;
 
 use crate::{
-    AnyNet, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse, Inbound,
-    InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
+    AnyNet, CheckConfig, DEFAULT_MTU, Day, DeviceAddress, DhcpMode, DirectConfig, DnsMode, Forward, HubUse,
+    Inbound, InterfaceName, LayerConfig, LogFilter, Mtu, MultipathPart, OtlpConfig, Pattern, PoolConfig,
     PortForwardConfig, Proxy, QuotaAction, RadioConfig, RuleConfig, Schedulers, Size, Span, Speed, TcpMode,
-    TlsConfig, TlsUse, Uses, Via, WhenEnded,
+    TlsConfig, TlsUse, Uses, Via, WhenEnded, WithoutHub,
 };
+
+/// Default time without an answer of the hub after which new connections bypass it.
+///
+/// Source: resolv.conf(5), a name is given up after two attempts of 5 s. A hub's restart takes at
+/// most 0.25 s and a change to another hub 1 to 3 s, so neither lets anything out.
+const DIRECT_AFTER: Span = Span(Duration::from_secs(10));
 
 /// What `client.toml` may say. Everything has a default: an empty file is a good one.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -39,6 +45,10 @@ pub struct ClientConfig {
     pub kill_switch: bool,
     /// What becomes of traffic when the hub refuses this machine for good.
     pub when_ended: WhenEnded,
+    /// Treatment of new connections while no hub answers: they wait, or bypass the hub.
+    pub without_hub: WithoutHub,
+    /// Time without an answer after which they bypass the hub.
+    pub without_hub_after: Span,
     /// Destinations that stay outside the tunnel where a route of the machine leads there, whoever
     /// added it. Otherwise only subnets of the machine's own and an administrator's static routes
     /// to private networks do; with `kill_switch` nothing does.
@@ -103,6 +113,8 @@ impl Default for ClientConfig {
             dns: DnsMode::Keep,
             kill_switch: false,
             when_ended: WhenEnded::Block,
+            without_hub: WithoutHub::Wait,
+            without_hub_after: DIRECT_AFTER,
             local: Vec::new(),
             inbound: Inbound::Closed,
             forward: Forward::Off,
@@ -149,11 +161,17 @@ impl ClientConfig {
         rules.any(|rule| rule.is_via(Via::Direct) || rule.is_via(Via::Faster))
     }
 
+    /// Returns whether new connections may leave outside the tunnel while no hub answers.
+    #[must_use]
+    pub fn may_bypass_hub(&self) -> bool {
+        self.without_hub == WithoutHub::Direct
+    }
+
     /// Whether direct mode runs beside a client of a hub: it sends flows past the hub, and finds
     /// out by which way destinations are reached sooner.
     #[must_use]
     pub fn runs_direct_beside(&self) -> bool {
-        self.is_mixed() || self.hub == HubUse::Faster
+        self.is_mixed() || self.hub == HubUse::Faster || self.may_bypass_hub()
     }
 
     /// Whether this machine forwards for others. `[direct]` may say it too, for direct mode and
@@ -238,6 +256,9 @@ pub struct NetworkConfig {
     pub cost: u32,
     /// Direct mode: who is asked whether the network is alive, in place of the gateway.
     pub probe: Option<IpAddr>,
+    /// Targets beyond the gateway that show whether it leads anywhere; it is not used while they
+    /// do not answer.
+    pub check: Option<CheckConfig>,
     /// Direct mode: what it does for MPTCP connections.
     pub mptcp: MultipathPart,
     /// Direct mode: its resolvers, in place of those that the system names.
@@ -270,6 +291,7 @@ impl Default for NetworkConfig {
             weight: None,
             cost: 0,
             probe: None,
+            check: None,
             mptcp: MultipathPart::default(),
             dns: Vec::new(),
             dhcp: DhcpMode::default(),

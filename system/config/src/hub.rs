@@ -45,6 +45,10 @@ pub struct HubConfig {
     /// that they reach.
     #[serde(default)]
     pub dns: Vec<IpAddr>,
+    /// Has the hub answer the names of its clients (`alice.hawser`), and pass all others on to
+    /// these resolvers.
+    #[serde(default)]
+    pub names: bool,
     /// What clients reach beside public addresses, and who reaches them.
     #[serde(default)]
     pub reach: ReachConfig,
@@ -158,6 +162,7 @@ impl HubConfig {
             from: self.reach.from.iter().map(|net| net.0).collect(),
             ports,
             subnets,
+            grants: Vec::new(),
             lent: self.nat_addresses.0.clone(),
             marked: hawser_proto::flow::code_points().collect(),
         }

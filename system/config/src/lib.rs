@@ -23,6 +23,7 @@
 mod values;
 mod address_pool;
 pub mod atomic_file;
+mod check;
 mod client;
 mod combinations;
 mod direct;
@@ -31,6 +32,7 @@ mod gateway;
 mod gre;
 mod hub;
 pub mod identity;
+pub mod import;
 pub mod invitation;
 mod layers;
 mod limits;
@@ -49,6 +51,7 @@ mod tunnel;
 mod when;
 
 pub use address_pool::Pool;
+pub use check::{CheckConfig, CheckTarget, Host};
 pub use client::{ClientConfig, NetworkConfig};
 pub use direct::{
     Dataplane, DirectConfig, Moves, MultipathPart, NetworkChoice, Page, PortalCheck, RuleConfig, Spread, Via,
@@ -63,7 +66,7 @@ pub use otlp::{Collector, OtlpConfig};
 pub use pool::{PoolConfig, ShareConfig, TimeOfDay};
 pub use preference::{EachWay, Uses, When};
 pub use radio::{AccessPoints, Password, RadioConfig, WifiNetwork};
-pub use reach::{AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
+pub use reach::{AllowConfig, AllowTo, AnyNet, ClientNames, HubService, Inbound, Protocol, ReachConfig};
 pub use reload::{differing, log_reload};
 pub use store::{StoreConfig, StoreUrl};
 pub use streams::{StreamsConfig, TcpMode};
@@ -72,7 +75,7 @@ pub use tunnel::{DEFAULT_MTU, Schedulers};
 pub use values::{
     Day, Deadline, DeviceAddress, DhcpMode, DnsMode, Endpoint, HubUse, InterfaceName, LogFilter, Mtu, Nat,
     NatAddresses, Net4, Net6, Pattern, QuotaAction, SchedulerName, Share, Size, Span, Speed, ThreadPairs,
-    WhenEnded, WhenStopped,
+    WhenEnded, WhenStopped, WithoutHub,
 };
 
 #[cfg(test)]

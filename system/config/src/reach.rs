@@ -1,6 +1,7 @@
 //! What a hub's clients may reach beside public addresses: `[reach]` of `hub.toml`, and for whom
 //! the hub is a waypoint.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
@@ -9,6 +10,7 @@ use serde::de::{self, Deserializer};
 use serde::{Deserialize, Serialize, Serializer};
 
 use crate::invitation::check_name;
+use crate::one_or_more::OneOrMore;
 
 /// `[reach]`. Nothing is allowed unless it is named.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
@@ -26,6 +28,75 @@ pub struct ReachConfig {
     pub protocols: Vec<Protocol>,
     /// Networks whose hosts may begin connections to clients.
     pub from: Vec<AnyNet>,
+    /// Groups of clients, for `allow`.
+    pub groups: BTreeMap<String, ClientNames>,
+    /// Connections that some clients may begin, beside what all may.
+    pub allow: Vec<AllowConfig>,
+}
+
+/// Connections that some clients may begin.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AllowConfig {
+    /// Clients and groups by name; `*` for all.
+    from: OneOrMore<String>,
+    /// Their destination.
+    pub to: AllowTo,
+    /// Services there; everything when empty.
+    #[serde(default)]
+    pub ports: Vec<HubService>,
+}
+
+/// Destination of [`AllowConfig`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AllowTo {
+    /// A network outside.
+    Net(Net),
+    /// A client itself, by name.
+    Client(String),
+    /// The subnets behind a client, by its name.
+    Subnets(String),
+}
+
+impl FromStr for AllowTo {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let name = |name: &str| check_name(name).map(|()| name.to_owned()).map_err(drop);
+        if let Some(of) = text.strip_prefix("client:") {
+            return name(of).map(Self::Client);
+        }
+        if let Some(of) = text.strip_prefix("subnet:") {
+            return name(of).map(Self::Subnets);
+        }
+        text.parse().map(Self::Net)
+    }
+}
+
+from_text!(
+    AllowTo,
+    "a network or address, \"client:NAME\", or \"subnet:NAME\" for what lies behind a client"
+);
+
+impl fmt::Display for AllowTo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Net(net) => net.fmt(f),
+            Self::Client(name) => write!(f, "client:{name}"),
+            Self::Subnets(name) => write!(f, "subnet:{name}"),
+        }
+    }
+}
+
+impl ReachConfig {
+    /// Returns whether a rule is for the client of that name.
+    #[must_use]
+    pub fn is_for(&self, allow: &AllowConfig, client: &str) -> bool {
+        allow.from.0.iter().any(|name| {
+            let group = self.groups.get(name);
+            name == ALL || name == client || group.is_some_and(|group| group.allows(client))
+        })
+    }
 }
 
 /// An IP protocol by its number (IANA, protocol numbers).
@@ -190,3 +261,45 @@ impl fmt::Display for AnyNet {
 }
 
 const ALL: &str = "*";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_are_for_groups_and_names() {
+        let text = r#"
+            groups = { crew = ["alice", "bob"] }
+            allow = [
+                { from = ["crew", "carol"], to = "10.7.0.0/24", ports = ["tcp 443"] },
+                { from = "*", to = "subnet:boat" },
+                { from = "bob", to = "client:alice" },
+            ]
+        "#;
+        let reach: ReachConfig = toml::from_str(text).expect("rules");
+        let whom = |at: usize| {
+            let all = ["alice", "bob", "carol", "dave"];
+            all.into_iter()
+                .filter(|name| reach.is_for(&reach.allow[at], name))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(whom(0), ["alice", "bob", "carol"]);
+        assert_eq!(whom(1).len(), 4);
+        assert_eq!(whom(2), ["bob"]);
+        assert_eq!(reach.allow[1].to, AllowTo::Subnets("boat".to_owned()));
+        assert_eq!(reach.allow[2].to.to_string(), "client:alice");
+    }
+
+    #[test]
+    fn a_destination_is_a_network_or_names_a_client() {
+        for wrong in ["boat", "subnet:", "client:A B", "10.7.0.1/24"] {
+            let text = format!("allow = [{{ from = \"*\", to = \"{wrong}\" }}]");
+            let error = toml::from_str::<ReachConfig>(&text).expect_err(wrong);
+            assert!(
+                error.message().contains("subnet:NAME"),
+                "{wrong}: {}",
+                error.message()
+            );
+        }
+    }
+}

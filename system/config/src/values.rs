@@ -492,6 +492,17 @@ pub enum WhenEnded {
     Open,
 }
 
+/// Treatment of new connections while no hub answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum WithoutHub {
+    /// Waiting for the hub, as connections do that exist.
+    #[default]
+    Wait,
+    /// Leaving over one of the networks, with that network's address, outside the tunnel.
+    Direct,
+}
+
 /// Reaction of a hub to SIGTERM when no service manager has started it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -33,6 +33,7 @@ use crate::control_socket::{Asked, Request};
 use crate::dhcp;
 use crate::options::ClientOptions;
 use crate::usage::Usage;
+use crate::watched::tell_if_new;
 
 /// A future on the daemon's own thread.
 pub type Local<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -108,15 +109,26 @@ impl Tunnel {
     }
 }
 
+/// Networks over which new connections bypass a hub that does not answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bypass {
+    /// Networks that a user has paused, by name: they are not used.
+    pub paused: BTreeSet<String>,
+    /// Networks that are used only while no other works, by name.
+    pub backups: BTreeSet<String>,
+}
+
 /// The client's end: tells direct mode of the tunnel, and asks it.
 pub struct Beside {
     requests: mpsc::Sender<Asked>,
     tunnel: watch::Sender<Option<Tunnel>>,
+    bypass: watch::Sender<Option<Bypass>>,
 }
 
 /// Direct mode's end: the tunnel as it was last heard of, and what is asked.
 pub struct Uplink {
     news: watch::Receiver<Option<Tunnel>>,
+    bypass: watch::Receiver<Option<Bypass>>,
     requests: Option<mpsc::Receiver<Asked>>,
     tunnel: Option<Tunnel>,
 }
@@ -126,12 +138,15 @@ pub struct Uplink {
 pub fn beside() -> (Beside, Uplink) {
     let (asks, asked) = mpsc::channel(MOST_WAITING);
     let (tunnel, news) = watch::channel(None);
+    let (decides, bypass) = watch::channel(None);
     let own = Beside {
         requests: asks,
         tunnel,
+        bypass: decides,
     };
     let other = Uplink {
         news,
+        bypass,
         requests: Some(asked),
         tunnel: None,
     };
@@ -142,6 +157,11 @@ impl Beside {
     /// The hub has set up the tunnel like this.
     pub fn handle_tunnel(&self, tunnel: Tunnel) {
         let _ = self.tunnel.send(Some(tunnel));
+    }
+
+    /// Sends new connections past the hub (`Some`), or through the tunnel again.
+    pub fn handle_bypass(&self, bypass: Option<Bypass>) {
+        tell_if_new(&self.bypass, bypass);
     }
 
     /// Puts a question; the answer comes.
@@ -160,12 +180,18 @@ impl Uplink {
         self.tunnel.as_ref()
     }
 
-    /// Waits for another tunnel; forever when the client is gone.
+    /// Networks over which new connections bypass the hub; `None` while they use the tunnel.
+    #[must_use]
+    pub fn bypass(&self) -> Option<Bypass> {
+        self.bypass.borrow().clone()
+    }
+
+    /// Waits for another tunnel or another bypass; forever when the client is gone. Cancel safe.
     pub async fn next(&mut self) {
-        if self.news.changed().await.is_ok() {
-            self.tunnel = self.news.borrow_and_update().clone();
-        } else {
-            std::future::pending().await
+        tokio::select! {
+            Ok(()) = self.news.changed() => self.tunnel = self.news.borrow_and_update().clone(),
+            Ok(()) = self.bypass.changed() => {}
+            else => std::future::pending().await,
         }
     }
 

@@ -14,6 +14,7 @@
 //! | addresses by DHCP | [`dhcp`] |
 //! | which resolvers a network has, and questions to them | [`dns`] |
 //! | whether a captive portal stands before a network, who is told | [`portal`], `notification` |
+//! | whether targets beyond a network answer | [`health`] |
 //! | position, power, signal and cost of networks | [`sensors`] |
 //! | what networks have carried, kept on the disk | [`usage`] |
 //! | networks, links and clients' paths alike, as commands show them | [`lines`] |
@@ -33,6 +34,7 @@ pub mod database;
 pub mod dhcp;
 pub mod dns;
 pub mod finding;
+pub mod health;
 pub mod history;
 pub mod http;
 pub mod http_client;

@@ -70,6 +70,8 @@ pub mod reason {
     pub const NAMED: u8 = 10;
     /// It was moved there.
     pub const MOVED: u8 = 11;
+    /// Begun while no hub answered. Source: the next number that is free.
+    pub const WITHOUT_HUB: u8 = 12;
     /// The first rule of the configuration; the others follow.
     pub const FIRST_RULE: u8 = 16;
 }

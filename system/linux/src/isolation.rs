@@ -17,6 +17,7 @@
 //! Limitations: who has a public address in the hub's own segment is public. That one client does
 //! not send with another's address is the data plane's business.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 
@@ -65,6 +66,8 @@ pub struct Isolation {
     pub ports: Vec<(Service, IpAddr)>,
     /// Subnets that lie behind clients.
     pub subnets: Vec<LedSubnet>,
+    /// Connections that some clients may begin, beside what all may.
+    pub grants: Vec<Grant>,
     /// The hub's addresses under which they go out, by family; where there is none, the first of
     /// the interface that a packet leaves by.
     pub lent: Vec<IpAddr>,
@@ -83,6 +86,35 @@ pub struct LedSubnet {
     pub is_hidden: bool,
     /// The queue of the hub's interface for it, where there are several.
     pub queue: Option<u8>,
+}
+
+/// Connections that some clients may begin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Clients, and machines behind them.
+    pub from: Vec<Net>,
+    /// Destinations.
+    pub to: Vec<Net>,
+    /// Services there; everything when empty.
+    pub services: Vec<Service>,
+    /// Set where the destinations are clients, or lie behind one.
+    pub is_between: bool,
+}
+
+impl Grant {
+    /// Lists pairs of one family, and the matches of the services.
+    fn pairs(&self) -> impl Iterator<Item = (Net, Net, Vec<String>)> {
+        let services = match self.services.as_slice() {
+            [] => vec![String::new()],
+            some => some.iter().map(|one| service_match(*one) + " ").collect(),
+        };
+        let all = self
+            .from
+            .iter()
+            .flat_map(|from| self.to.iter().map(move |to| (*from, *to)));
+        let alike = all.filter(|(from, to)| from.address.is_ipv6() == to.address.is_ipv6());
+        alike.map(move |(from, to)| (from, to, services.clone()))
+    }
 }
 
 impl Isolation {
@@ -128,9 +160,9 @@ chain forward {{
   oifname \"{interface}\" goto to_clients
 }}
 chain from_clients {{
-{}  oifname \"{interface}\" {each_other}
+{}{}  oifname \"{interface}\" {each_other}
 {}  ct state established,related accept
-{}{}{}  ip daddr {{ {} }} drop
+{}{}{}{}  ip daddr {{ {} }} drop
   ip6 daddr {{ {} }} drop
   accept
 }}
@@ -140,9 +172,11 @@ chain to_clients {{
 }}
 {}{}{}",
             self.subnet_rules(),
+            self.grants_between(),
             self.protocol_rule(),
             rules("daddr", &self.denied, "drop"),
             rules("daddr", &self.networks, "accept"),
+            self.grants_outside(),
             self.resolver_rules(),
             PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
             PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
@@ -167,13 +201,14 @@ chain to_clients {{
   meta mark != {STREAM_MARK:#x} accept
   fib daddr type {{ local, broadcast, multicast, anycast }} drop
   oifname \"{}\" drop
-{}{}{}  ip daddr {{ {} }} drop
+{}{}{}{}  ip daddr {{ {} }} drop
   ip6 daddr {{ {} }} drop
 }}
 ",
             self.interface,
             rules("daddr", &self.denied, "drop"),
             rules("daddr", &self.networks, "accept"),
+            self.grants_of_streams(),
             self.resolver_rules(),
             PRIVATE4.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
             PRIVATE6.map(|(net, prefix)| format!("{net}/{prefix}")).join(", "),
@@ -234,6 +269,53 @@ chain to_clients {{
             }
         }
         text
+    }
+
+    /// Returns the rules for what some clients reach of others, and for the answers.
+    fn grants_between(&self) -> String {
+        let interface = &self.interface;
+        let mut text = String::new();
+        let between = self.grants.iter().filter(|grant| grant.is_between);
+        for (from, to, services) in between.flat_map(Grant::pairs) {
+            let ip = family(from.address);
+            for service in services {
+                let _ = writeln!(
+                    text,
+                    "  oifname \"{interface}\" {ip} saddr {from} {ip} daddr {to} {service}accept"
+                );
+            }
+            let _ = writeln!(
+                text,
+                "  oifname \"{interface}\" {ip} saddr {to} {ip} daddr {from} ct state established,related accept"
+            );
+        }
+        text
+    }
+
+    /// Returns the rules for what some clients reach outside.
+    fn grants_outside(&self) -> String {
+        let mut text = String::new();
+        let outside = self.grants.iter().filter(|grant| !grant.is_between);
+        for (from, to, services) in outside.flat_map(Grant::pairs) {
+            let ip = family(from.address);
+            for service in services {
+                let _ = writeln!(text, "  {ip} saddr {from} {ip} daddr {to} {service}accept");
+            }
+        }
+        text
+    }
+
+    /// Returns the same for streams, which the hub opens itself: for which client, the data plane
+    /// has checked.
+    fn grants_of_streams(&self) -> String {
+        let mut lines = BTreeSet::new();
+        let outside = self.grants.iter().filter(|grant| !grant.is_between);
+        for (_, to, services) in outside.flat_map(Grant::pairs) {
+            let ip = family(to.address);
+            let line = |service: String| format!("  {ip} daddr {to} {service}accept\n");
+            lines.extend(services.into_iter().map(line));
+        }
+        lines.into_iter().collect()
     }
 
     /// What goes out under the hub's address beside the pools.
@@ -356,6 +438,7 @@ mod tests {
             from: vec![],
             ports: vec![],
             subnets: vec![],
+            grants: vec![],
             lent: vec![],
             marked: vec![1, 46],
         }
@@ -390,6 +473,20 @@ mod tests {
                 })
                 .to_vec(),
             lent: vec!["203.0.113.1".parse().unwrap()],
+            grants: [false, true]
+                .map(|is_between| Grant {
+                    from: ["100.96.0.3/32", "fd00:1::3/128", "100.96.0.4/32"]
+                        .map(net)
+                        .to_vec(),
+                    to: ["10.7.0.0/24", "fd00:7::/64"].map(net).to_vec(),
+                    services: if is_between {
+                        vec![]
+                    } else {
+                        vec![Service::Tcp(443), Service::All]
+                    },
+                    is_between,
+                })
+                .to_vec(),
             ..isolation()
         };
         let body = everything.body();
@@ -398,6 +495,14 @@ mod tests {
         assert!(body.contains("ip daddr 192.168.50.0/24 meta mark set 0x48510003"));
         assert!(body.contains("meta l4proto != { tcp, udp, icmp, ipv6-icmp, 47, 50 } drop"));
         assert!(body.contains("ip6 daddr 2001:db8:9::/48 drop"));
+        assert!(body.contains("ip saddr 100.96.0.4/32 ip daddr 10.7.0.0/24 tcp dport 443 accept"));
+        assert!(body.contains("oifname \"hawserhub0\" ip6 saddr fd00:1::3/128 ip6 daddr fd00:7::/64 accept"));
+        assert_eq!(
+            body.matches("  ip daddr 10.7.0.0/24 tcp dport 443 accept")
+                .count(),
+            1,
+            "of streams"
+        );
         assert!(!body.contains("ip saddr fd00") && !body.contains("ip6 saddr 192"));
         crate::direct::tests::nft_takes(ISOLATION_TABLE, &body);
     }

@@ -6,6 +6,7 @@
 
 mod acme;
 mod blocked;
+mod checks;
 mod dashboard;
 mod deadlines;
 mod declared;
@@ -21,16 +22,19 @@ mod kill_switch;
 mod layers;
 mod limits;
 mod mixed;
+mod names;
 mod neighbours;
 mod outside;
 mod pairs;
 mod path_mtu;
+mod policy;
 mod portal;
 mod restart;
 mod revocation;
 mod standby;
 mod streams;
 mod transfer;
+mod without_hub;
 mod world;
 
 use std::path::Path;

@@ -14,14 +14,15 @@ use hawser_linux::netns::Namespace;
 use crate::hubs::lengthen;
 use crate::world::{World, active, good, is_up, run};
 
-const SERVER: &str = "203.0.113.2";
+pub(crate) const SERVER: &str = "203.0.113.2";
 /// Known only to the resolver of `lte`.
-const OTHER: &str = "203.0.113.3";
-const HUB: &str = "203.0.113.1";
-const CABLES: [&str; 2] = ["10.0.10.2", "10.0.11.2"];
+pub(crate) const OTHER: &str = "203.0.113.3";
+pub(crate) const HUB: &str = "203.0.113.1";
+pub(crate) const CABLES: [&str; 2] = ["10.0.10.2", "10.0.11.2"];
 const DIRECT: u16 = 8000;
-const THROUGH: u16 = 8001;
+pub(crate) const THROUGH: u16 = 8001;
 const STRICT: u16 = 8002;
+const ECHO: u16 = 8003;
 
 const RULES: &str = r#"
 [direct]
@@ -39,7 +40,7 @@ strict = true
 
 /// A server that says from where it is seen, and a hub that counts what leaves the client past the
 /// tunnel though no rule sends it there.
-fn world(name: &str, config: &str) -> Option<World> {
+pub(crate) fn world(name: &str, config: &str) -> Option<World> {
     let world = World::new(name)?;
     let server = world.add_server();
     let namespace = world.namespace("s");
@@ -80,6 +81,23 @@ fn serve(server: &Namespace, port: u16) {
     });
 }
 
+/// Starts a server that names its peer as the others do, then sends back what it receives; returns
+/// its port.
+pub(crate) fn echo(world: &World) -> u16 {
+    let server = world.open("s");
+    let listener = server.run(|| TcpListener::bind(("0.0.0.0", ECHO))).unwrap();
+    std::thread::spawn(move || {
+        while let Ok((mut stream, peer)) = listener.accept() {
+            let _ = stream.write_all(format!("{}\n", peer.ip()).as_bytes());
+            std::thread::spawn(move || {
+                let mut byte = [0; 1];
+                while stream.read_exact(&mut byte).is_ok() && stream.write_all(&byte).is_ok() {}
+            });
+        }
+    });
+    ECHO
+}
+
 /// For which the client forwards.
 pub(crate) fn add_machine_behind(world: &World) -> Namespace {
     let behind = Namespace::new().unwrap();
@@ -101,7 +119,7 @@ pub(crate) fn add_machine_behind(world: &World) -> Namespace {
 }
 
 /// From where the server sees a connection, and the connection.
-fn connect(world: &World, to: &str, port: u16) -> std::io::Result<(String, TcpStream)> {
+pub(crate) fn connect(world: &World, to: &str, port: u16) -> std::io::Result<(String, TcpStream)> {
     from(&world.open("c"), to, port)
 }
 
@@ -116,7 +134,7 @@ fn from(machine: &Namespace, to: &str, port: u16) -> std::io::Result<(String, Tc
     })
 }
 
-fn seen(world: &World, port: u16) -> String {
+pub(crate) fn seen(world: &World, port: u16) -> String {
     connect(world, SERVER, port).expect("a connection").0
 }
 
@@ -464,7 +482,7 @@ network = "lte"
 }
 
 /// Answers every question with an address, and tells who asked.
-fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
+pub(crate) fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Receiver<IpAddr> {
     let socket = namespace.run(|| UdpSocket::bind((address, 53))).unwrap();
     let answer: Ipv4Addr = answer.parse().unwrap();
     let (tell, told) = mpsc::channel();
@@ -485,6 +503,12 @@ fn serve_names(namespace: &Namespace, address: &str, answer: &str) -> mpsc::Rece
 
 /// What a program hears from the system's resolver, which is Hawser.
 fn look_up(world: &World, name: &str) -> IpAddr {
+    look_up_at(world, "100.64.0.2", name).expect("an answer")
+}
+
+/// Asks a resolver for the IPv4 address of a name; `None` where there is no answer, or no address.
+pub(crate) fn look_up_at(world: &World, server: &str, name: &str) -> Option<IpAddr> {
+    let server: IpAddr = server.parse().unwrap();
     let mut query = vec![0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0];
     for label in name.split('.') {
         query.push(u8::try_from(label.len()).unwrap());
@@ -494,12 +518,11 @@ fn look_up(world: &World, name: &str) -> IpAddr {
     let reply = world.open("c").run(move || {
         let socket = UdpSocket::bind("0.0.0.0:0")?;
         socket.set_read_timeout(Some(Duration::from_secs(5)))?;
-        socket.send_to(&query, "100.64.0.2:53")?;
+        socket.send_to(&query, (server, 53))?;
         let mut reply = [0; 512];
         let length = socket.recv(&mut reply)?;
         Ok(reply[..length].to_vec())
     });
-    let reply = reply.expect("an answer");
-    let address: [u8; 4] = *reply.last_chunk().unwrap();
-    IpAddr::from(address)
+    let reply: Vec<u8> = reply.ok().filter(|reply: &Vec<u8>| reply[7] > 0)?;
+    reply.last_chunk().map(|address: &[u8; 4]| IpAddr::from(*address))
 }

@@ -2,6 +2,7 @@
 //! nothing left behind.
 
 mod added;
+mod checks;
 mod conditions;
 mod dhcp;
 mod link_events;

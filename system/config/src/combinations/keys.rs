@@ -2,6 +2,7 @@
 
 use hawser_steer::endpoints::Part;
 
+use super::relations::WITHOUT_HUB;
 use super::{Key, has_via};
 use crate::{
     ClientConfig, Dataplane, DirectConfig, DnsMode, Forward, HubUse, Inbound, Moves, NetworkConfig,
@@ -98,6 +99,20 @@ pub(super) const KEYS: &[Key] = &[
         example: "when_ended = \"open\"",
         is_set: |config| config.when_ended != WhenEnded::Block,
         refused: of_hubs("when_ended needs a hub: take it out, or leave --direct out"),
+    },
+    Key {
+        name: WITHOUT_HUB,
+        example: "without_hub = \"direct\"",
+        is_set: |config| config.may_bypass_hub(),
+        refused: of_hubs(
+            "without_hub needs a hub: take it out, or leave --direct out (direct mode sends everything past hubs)",
+        ),
+    },
+    Key {
+        name: "without_hub_after",
+        example: "without_hub_after = \"30s\"",
+        is_set: |config| differs(config, |config| &config.without_hub_after),
+        refused: of_hubs("without_hub_after needs a hub: take it out, or leave --direct out"),
     },
     Key {
         name: "local",
@@ -316,6 +331,12 @@ pub(super) const KEYS: &[Key] = &[
         refused: of_direct(
             "probe of a network is asked for flows past the hub, and no rule sends any there (the tunnel finds out by its own packets): take it out, or add a rule with via = \"direct\"",
         ),
+    },
+    Key {
+        name: "[networks.NAME] check",
+        example: "[networks.wwan0.check]\ntarget = [\"192.0.2.1\"]",
+        is_set: |config| of_network(config, |set| set.check.is_some()),
+        refused: EVERYWHERE,
     },
     Key {
         name: "[networks.NAME] mptcp",

@@ -17,6 +17,10 @@ pub(super) const CONFLICTS: &[Conflict] = &[
         reason: "kill_switch = true keeps everything in when the hub refuses this machine, and when_ended = \"open\" would let it out: take one of them out",
     },
     Conflict {
+        pair: ["kill_switch", WITHOUT_HUB],
+        reason: "kill_switch = true lets nothing out beside the tunnel, and without_hub = \"direct\" would while the hub is unreachable: take one of them out",
+    },
+    Conflict {
         pair: ["forward = [\"br-lan\"]", "[direct] forward"],
         reason: "forward = true of [direct] is for all LANs, and forward above all tables names some: take forward out of [direct]",
     },
@@ -97,6 +101,11 @@ pub(super) const CONFLICTS: &[Conflict] = &[
 /// Keys that have no effect by themselves.
 pub(super) const NEEDS: &[Need] = &[
     Need {
+        key: "without_hub_after",
+        any_of: &[WITHOUT_HUB],
+        reason: "without_hub_after is the time after which new connections bypass the hub, and none does: write without_hub = \"direct\" beside it, or take it out",
+    },
+    Need {
         key: "[[port_forward]]",
         any_of: FORWARD,
         reason: "[[port_forward]] needs forward = true, or the names of the LANs: forward = [\"br-lan\"]",
@@ -135,6 +144,7 @@ pub(super) const NEEDS: &[Need] = &[
 
 const FORWARD: &[&str] = &["forward = true", "forward = [\"br-lan\"]"];
 const OPEN_VSWITCH: &str = "[direct] dataplane = \"openvswitch\"";
+pub(super) const WITHOUT_HUB: &str = "without_hub = \"direct\"";
 const UNSEEN: &str = "dataplane = \"openvswitch\" sees neither programs nor names nor machines behind this one: take cgroup, domain, from and dns = \"networks\" out, or dataplane";
 const MOVED: &str = "dataplane = \"openvswitch\" moves no flows: take move and peer_port out, or dataplane";
 const SECOND_TLS: &str = "the second session of hub = \"faster\" and of rules with hub uses UDP alone: write use = \"blocked\" in [tls], or take the other out";

@@ -90,7 +90,8 @@ fn expected(names: &[&str], mode: Mode) -> Vec<&'static str> {
 }
 
 /// Keys with which the configuration sends flows past the hub.
-const LEADING_PAST: [&str; 6] = [
+const LEADING_PAST: [&str; 7] = [
+    "without_hub = \"direct\"",
     "hub = \"faster\"",
     "[[rule]] via = \"direct\"",
     "[[rule]] via = \"faster\"",

@@ -79,7 +79,7 @@ impl Client {
     }
 
     /// All of its addresses and of those behind it.
-    fn reach(&self) -> impl Iterator<Item = Net> {
+    pub fn reach(&self) -> impl Iterator<Item = Net> {
         self.inner().into_iter().map(Net::host).chain(self.nets())
     }
 }

@@ -133,6 +133,14 @@ function sentence(status, all) {
     const clients = (status.clients || []).filter((client) => client.connected).length;
     return clients === 1 ? "One client is connected." : `${clients || "No"} clients are connected.`;
   }
+  const withoutHub = status.without_hub || {};
+  if (withoutHub.state === "direct" || withoutHub.state === "returning") {
+    const used = ((status.direct || {}).networks || [])
+      .filter((network) => network.used && !["gone", "silent", "over quota"].includes(network.state))
+      .map((network) => network.name);
+    const over = used.length ? `, over ${list(used)}` : "";
+    return `No hub answers: new connections go past it${over}; those that exist wait for it.`;
+  }
   const active = all.filter((network) => network.state === "active");
   if (active.length === 0) {
     return all.length ? "No network works: connections wait until one does." : "There is no network.";

@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use crate::dns::Place;
 
 /// A connection to where the page is, over that network alone.
-pub(super) async fn connect(place: &Place, page: &Page) -> io::Result<TcpStream> {
+pub(crate) async fn connect(place: &Place, page: &Page) -> io::Result<TcpStream> {
     let addresses = match page.host.trim_matches(['[', ']']).parse() {
         Ok(address) => vec![address],
         Err(_) => match place.addresses(&page.host, false).await {
@@ -23,7 +23,7 @@ pub(super) async fn connect(place: &Place, page: &Page) -> io::Result<TcpStream>
 
 /// The first `most` bytes of what is there; `fields`: further fields of the request, each with its
 /// line end.
-pub(super) async fn get(
+pub(crate) async fn get(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     page: &Page,
     fields: &str,

@@ -3,7 +3,7 @@
 //! asked for over that network alone (`fetch.rs`).
 
 mod api;
-mod fetch;
+pub(crate) mod fetch;
 mod found;
 mod page;
 
