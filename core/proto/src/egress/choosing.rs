@@ -147,6 +147,7 @@ impl<B: Copy> Egress<B> {
         if class == Class::Layered {
             self.limit_layered_queue(now);
         }
+        self.hold_for_bundle(slot, now);
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.
         if let Some(at) = declared.filter(|_| class != Class::Layered) {

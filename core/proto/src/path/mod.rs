@@ -30,6 +30,7 @@ mod own_time;
 pub mod pmtu;
 pub mod policing;
 mod probing;
+mod saturation;
 mod times;
 
 use black_hole::{BlackHole, Large};
@@ -40,7 +41,7 @@ use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use lateness::Lateness;
 use losses::Losses;
-use model::{Model, Pacer};
+use model::{LINK_HEADERS, Model, Pacer};
 use pmtu::Pmtu;
 use times::BUSY_REPORT_DELAY;
 
@@ -357,7 +358,8 @@ impl Path {
         let from = self
             .newest
             .max(self.next_packet_number.saturating_sub(MOST_QUEUED));
-        let size = |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative;
+        let size =
+            |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative + LINK_HEADERS;
         let mut free_at = now;
         if self.remembers(from) && self.remembers(from - 1) {
             let known = self.sent(from);
@@ -752,6 +754,12 @@ impl Path {
     }
 
     /// As if it had sent many packets.
+    /// Lets the link be known to be slow.
+    #[cfg(test)]
+    pub(crate) fn set_slow_link(&mut self, rate: Rate, now: Instant) {
+        self.model.set_slow_link(rate, now);
+    }
+
     #[cfg(test)]
     pub(crate) fn skip_to(&mut self, packet_number: u64) {
         self.next_packet_number = packet_number;
