@@ -616,7 +616,8 @@ impl<B: Copy> Flows<B> {
         let Some(run) = flow.queue.front_mut() else {
             return (None, false);
         };
-        if run.mark {
+        // What has gone of a packet in pieces would be of no use without the rest.
+        if run.mark || run.begun.is_some() {
             return (None, false);
         }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.

@@ -21,6 +21,10 @@ const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
 /// rate behind, in which nothing of use passes for many seconds.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
+/// Bytes that a slow link's queue may hold before a flow is told to slow down. Source: RFC 8289
+/// section 4.4 has a packet at least; a transfer beside a call has a part of the link, and needs
+/// four packets to recover from a loss without a timeout (RFC 5681 section 3.2).
+const SLOW_TARGET: u64 = 4 * FULL_PACKET;
 /// The largest packet that comes in, to be cut.
 const LARGE: Bytes = Bytes(64 << 10);
 
@@ -58,7 +62,18 @@ impl<B: Copy> Egress<B> {
             .max(large)
             .clamp(Duration::from_millis(5), Duration::from_millis(100))
             .max(round_trip / 2)
+            .max(self.slow_target())
             + spread.min(Duration::from_millis(200))
+    }
+
+    /// What a few packets of a transfer take where every path is slow: one that was told to slow down
+    /// for less would have nothing left to send.
+    fn slow_target(&self) -> Duration {
+        let own = |path: &Path| {
+            let link = path.model().link();
+            link.map_or(Duration::ZERO, |link| link.time_for(Bytes(SLOW_TARGET)))
+        };
+        self.active().map(own).min().unwrap_or_default()
     }
 
     /// What may wait at the entrance in all before any flow is told to slow down: what the paths
