@@ -21,10 +21,10 @@ const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
 /// rate behind, in which nothing of use passes for many seconds.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
-/// Bytes that a slow link's queue may hold before a flow is told to slow down. Source: RFC 8289
-/// section 4.4 has a packet at least; a transfer beside a call has a part of the link, and needs
-/// four packets to recover from a loss without a timeout (RFC 5681 section 3.2).
-const SLOW_TARGET: u64 = 4 * FULL_PACKET;
+/// A flow on slow links is not told to slow down for a queue of so many bytes. Reason: RFC 8289 has
+/// a packet at least, and a transfer needs four to recover from a loss without a timeout (RFC 5681
+/// section 3.2): with fewer, what was sent again was dropped again, for minutes.
+const SLOW_BACKLOG: u64 = 4 * FULL_PACKET;
 /// The largest packet that comes in, to be cut.
 const LARGE: Bytes = Bytes(64 << 10);
 
@@ -62,18 +62,14 @@ impl<B: Copy> Egress<B> {
             .max(large)
             .clamp(Duration::from_millis(5), Duration::from_millis(100))
             .max(round_trip / 2)
-            .max(self.slow_target())
             + spread.min(Duration::from_millis(200))
     }
 
-    /// What a few packets of a transfer take where every path is slow: one that was told to slow down
-    /// for less would have nothing left to send.
-    fn slow_target(&self) -> Duration {
-        let own = |path: &Path| {
-            let link = path.model().link();
-            link.map_or(Duration::ZERO, |link| link.time_for(Bytes(SLOW_TARGET)))
-        };
-        self.active().map(own).min().unwrap_or_default()
+    /// Returns whether a flow's queue is as short as it can be where every path is slow: a transfer
+    /// that was told to slow down for less would have nothing left to send.
+    fn is_short_on_slow_links(&self, backlog: u64) -> bool {
+        let mut links = self.active().map(|path| path.model().link());
+        backlog <= SLOW_BACKLOG && links.all(|link| link.is_some())
     }
 
     /// What may wait at the entrance in all before any flow is told to slow down: what the paths
@@ -181,7 +177,8 @@ impl<B: Copy> Egress<B> {
         if self.drop_late(slot, now) {
             return Decision::Again;
         }
-        let is_spared = now.since(run.since) >= target && self.flows.backlog() <= self.spared(target, now);
+        let is_spared = now.since(run.since) >= target
+            && (self.flows.backlog() <= self.spared(target, now) || self.is_short_on_slow_links(backlog));
         let (freed, dropped) = self.flows.police(slot, target, is_spared, now);
         self.free(freed, now);
         if dropped {
