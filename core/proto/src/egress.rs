@@ -128,6 +128,8 @@ struct Lane {
     preference: Preference,
     /// The peer has said that the network polices what it sends here.
     peer_is_policed: bool,
+    /// A report that waits.
+    spared: reporting::Spared,
     /// Whose queue it is that a call waits in.
     owner: deadline::QueueOwner,
     /// State of both directions in the last change that the driver heard of.
@@ -455,6 +457,7 @@ impl<B: Copy> Egress<B> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
         }
+        self.release_reports(now);
         while let Some(transmit) = self.urgent.pop_front() {
             if let Some(transmit) = self.number(transmit, now) {
                 return Some(transmit);
@@ -853,7 +856,7 @@ impl<B: Copy> Egress<B> {
         self.lanes
             .iter()
             .filter(|lane| lane.is_open())
-            .map(|lane| lane.path.poll_timeout(used(lane), now))
+            .map(|lane| lane.path.poll_timeout(used(lane), now).min(lane.spared.due()))
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
