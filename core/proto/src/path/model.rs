@@ -12,7 +12,7 @@ use super::FULL_PACKET;
 use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake, TRAIN};
 use super::delay::Delay;
 use super::policing::{self, Policing};
-use super::saturation::Saturation;
+use super::saturation::{self, Saturation};
 use super::times::{BUSY_REPORT_DELAY, Times};
 
 /// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
@@ -274,8 +274,10 @@ impl Model {
             delay,
             ..*sample
         };
-        if self.controller.never_meets_an_empty_queue() || self.keeps_least(now) {
+        if self.controller.never_meets_an_empty_queue() {
             self.times.keep_least(now);
+        } else if self.keeps_least_delay(now) {
+            self.times.keep_least_delay(now);
         }
         self.times.on_report(&sample.delay, now);
         let seen = policing::Seen {
@@ -290,16 +292,20 @@ impl Model {
         let rate = self.peak_rate();
         let queue = if is_busy { queue } else { Duration::ZERO };
         let headers = LINK_HEADERS * u64::from(sample.delay.packets);
-        self.saturation
-            .on_report((queue, sample.reported + headers), rate, now);
+        let seen = saturation::Seen {
+            queue,
+            bytes: sample.reported + headers,
+            size: sample.delay.size,
+        };
+        self.saturation.on_report(seen, rate, now);
         self.doubt(sample, now);
     }
 
     /// Returns whether the least delay is to grow no older: a call and what is sent beside it keep a
     /// slow link busy, and a queue that stands for longer than the window of the least delay would
     /// be taken for a part of it.
-    fn keeps_least(&mut self, now: Instant) -> bool {
-        if self.slow_link().is_none() {
+    fn keeps_least_delay(&mut self, now: Instant) -> bool {
+        if self.slow_link().is_none_or(|link| link > saturation::SLOW) {
             self.kept_since = None;
             return false;
         }

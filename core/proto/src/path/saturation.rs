@@ -21,6 +21,9 @@ use hawser_units::{Bytes, Duration, Instant, Rate};
 const LONG: Duration = Duration::from_millis(100);
 /// The rate is measured over this time while the queue is long. Source: ten packets of a call.
 const STANDS_FOR: Duration = Duration::from_millis(500);
+/// Larger packets tell the rate of a link by their size. Source: `path/own_time.rs` reckons with
+/// packets of more than this. Units: bytes of UDP payload.
+const SMALL: u32 = 256;
 /// A known rate is raised each time that so long no queue was long: a link whose rate has risen is
 /// found in a minute, and one whose rate has not shows a queue of [`LONG`].
 const RAISED_AFTER: Duration = Duration::from_secs(10);
@@ -33,7 +36,18 @@ const LOWERED: f64 = 0.8;
 /// bundle of a call, with their headers.
 const BETWEEN: Bytes = Bytes(600);
 /// Links that carry more are not slow. Source: a full packet takes 100 ms.
-const SLOW: Rate = Rate::from_bps(120_000);
+pub(super) const SLOW: Rate = Rate::from_bps(120_000);
+
+/// What a report says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// The queue that its packets met.
+    pub(super) queue: Duration,
+    /// Their bytes, with the headers that a link counts.
+    pub(super) bytes: u64,
+    /// Their mean size.
+    pub(super) size: u32,
+}
 
 /// A queue that has been long in every report.
 #[derive(Clone, Copy, Debug)]
@@ -55,15 +69,16 @@ pub(super) struct Saturation {
 }
 
 impl Saturation {
-    /// Takes in a report of `bytes`. `queue`: what its packets met; `best`: the highest rate that
-    /// the path has delivered lately.
-    pub(super) fn on_report(&mut self, (queue, bytes): (Duration, u64), best: Rate, now: Instant) {
+    /// Takes in a report of `bytes` in packets of a mean `size`. `queue`: what they met; `best`: the
+    /// highest rate that the path has delivered lately.
+    pub(super) fn on_report(&mut self, seen: Seen, best: Rate, now: Instant) {
+        let Seen { queue, bytes, size } = seen;
         if best > SLOW {
             *self = Self::default();
             return;
         }
         let others = self.rate().map_or(Duration::ZERO, |rate| rate.time_for(BETWEEN));
-        if queue < LONG + others {
+        if queue < LONG + others || size > SMALL {
             self.standing = None;
             self.raise(now);
             return;
@@ -121,12 +136,19 @@ mod tests {
 
     const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
 
+    fn seen(queue_ms: u64, bytes: u64, size: u32) -> Seen {
+        Seen {
+            queue: Duration::from_millis(queue_ms),
+            bytes,
+            size,
+        }
+    }
+
     /// What is known after reports every 100 ms of a queue and a rate.
     fn after(saturation: &mut Saturation, from: u64, tenths: u64, queue_ms: u64, kbps: u64) -> Option<u64> {
         for n in from..from + tenths {
             let now = BEGIN + Duration::from_millis(100 * n);
-            let seen = (Duration::from_millis(queue_ms), kbps * 1_000 / 80);
-            saturation.on_report(seen, Rate::ZERO, now);
+            saturation.on_report(seen(queue_ms, kbps * 1_000 / 80, 108), Rate::ZERO, now);
         }
         saturation.rate().map(|rate| rate.as_bps() / 1_000)
     }
@@ -152,7 +174,17 @@ mod tests {
         assert_eq!(after(&mut saturation, 0, 50, 300, 500), None);
         assert_eq!(after(&mut saturation, 50, 20, 300, 30), Some(30));
         let fast = Rate::from_bps(500_000);
-        saturation.on_report((Duration::ZERO, 100), fast, BEGIN + Duration::from_secs(7));
+        saturation.on_report(seen(0, 100, 108), fast, BEGIN + Duration::from_secs(7));
+        assert_eq!(saturation.rate(), None);
+    }
+
+    #[test]
+    fn what_large_packets_meet_says_nothing() {
+        let mut saturation = Saturation::default();
+        for n in 0..50 {
+            let now = BEGIN + Duration::from_millis(100 * n);
+            saturation.on_report(seen(300, 250, 1_400), Rate::ZERO, now);
+        }
         assert_eq!(saturation.rate(), None);
     }
 }
