@@ -5,6 +5,7 @@ use hawser_wire::data::{FRAMING, Feedback, MISSING_RANGES};
 
 use super::choosing::nearest;
 use super::{Body, Egress, Lane, Transmit};
+use crate::path::FULL_PACKET;
 use crate::path::model::LINK_HEADERS;
 
 /// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
@@ -19,12 +20,17 @@ const SPARED_PART: u32 = 20;
 /// path for suspect ([`crate::path`]). Below 80 kbit/s they take more than their part for it.
 const SPARED_FOR: Duration = Duration::from_millis(250);
 
+/// More than this is reported at once. Source: half of a path's smallest window. Units: bytes.
+const AWAITED_AFTER: u64 = 2 * FULL_PACKET;
+
 /// A report that waits until its link may carry one more: a later one takes its place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Spared {
     waiting: Option<(Feedback, Option<Instant>)>,
     /// The time from which the next may go.
     free_at: Instant,
+    /// Bytes that the last one reported.
+    reported: u64,
 }
 
 impl Spared {
@@ -47,7 +53,9 @@ impl Spared {
     fn take(&mut self, link: Option<Rate>, now: Instant) -> Option<Feedback> {
         let (report, since) = self.waiting.as_mut()?;
         let waited = now.since(*since.get_or_insert(now));
-        if let Some(link) = link.filter(|_| self.free_at > now) {
+        // A peer that sends much waits for reports, and jitter looks like a slow link at first.
+        let is_awaited = report.bytes.saturating_sub(self.reported) > AWAITED_AFTER;
+        if let Some(link) = link.filter(|_| self.free_at > now && !is_awaited) {
             // The link may be faster than it was.
             self.free_at = self.free_at.min(now + spacing(link));
             return None;
@@ -58,6 +66,7 @@ impl Spared {
             ..*report
         };
         self.waiting = None;
+        self.reported = report.bytes;
         self.free_at = link.map_or(now, |link| now + spacing(link));
         Some(report)
     }
@@ -192,6 +201,20 @@ mod tests {
             .map(|(first, _)| first)
             .collect();
         assert_eq!(missing, [10, 210, 410, 610, 810]);
+    }
+
+    #[test]
+    fn a_peer_that_sends_much_hears_of_it_at_once() {
+        let link = Some(Rate::from_bps(28_000));
+        let mut spared = Spared::default();
+        let of = |bytes| Feedback {
+            bytes,
+            ..Feedback::default()
+        };
+        for (bytes, is_sent) in [(100, true), (1_000, false), (3_200, true), (6_000, false)] {
+            spared.replace(of(bytes));
+            assert_eq!(spared.take(link, BEGIN).is_some(), is_sent, "{bytes}");
+        }
     }
 
     #[test]
