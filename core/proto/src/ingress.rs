@@ -387,7 +387,8 @@ impl<T> Ingress<T> {
         self.order(inner, item, now, out)
     }
 
-    /// Takes in a bundle. Its packets have no order: what parity has brought back is not taken twice.
+    /// Takes in a bundle. Its packets have no order: one that parity has brought back is not taken
+    /// twice.
     fn unbundle(&mut self, inner: &Inner, body: &[u8], now: Instant) {
         self.unbundled.clear();
         for (n, packet) in Packets::parse(body).enumerate() {

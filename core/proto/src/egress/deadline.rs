@@ -143,8 +143,8 @@ const ROUND_TRIP_PART: u32 = 5;
 /// sweep of 0, 1 and 2 times at a jitter of 20 ms: 0.95, 0.98 and 1.01 of the rate.
 const JITTERS: u32 = 2;
 /// The longest time that a datagram of a transfer takes on a slow link beside an active real-time
-/// flow, as far as [`SHORTEST_PIECE`] allows. Source: the half of 100 ms, as another datagram may be
-/// on its way.
+/// flow, as far as [`SHORTEST_PIECE`] allows. Source: the half of 100 ms, as another datagram may
+/// be on its way.
 const PIECE_TIME: Duration = Duration::from_millis(50);
 /// Pieces are no shorter than this, however slow the link. Source: the longest packet is no more
 /// pieces than a record of sent packets has bits. Units: bytes of body.

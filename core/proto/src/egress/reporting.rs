@@ -71,7 +71,7 @@ impl Spared {
         Some(report)
     }
 
-    /// When a report that waits may go; far away when none does.
+    /// Returns the time at which a report that waits may go; far away when none does.
     pub(super) fn due(&self) -> Instant {
         self.waiting.map_or(Instant::FAR_FUTURE, |_| self.free_at)
     }

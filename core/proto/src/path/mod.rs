@@ -162,7 +162,7 @@ pub struct Path {
     probing: Probing,
     control: Control,
     model: Model,
-    /// How long reports have waited at the peer lately, on a slow link.
+    /// The longest wait of reports at the peer lately, on a slow link.
     waited: Duration,
     pacer: Pacer,
     pmtu: Pmtu,
@@ -709,14 +709,14 @@ impl Path {
         self.remembers(first).then(|| self.sent(first).at)
     }
 
-    /// How long a report may take: what its packets take, and what reports have waited lately where
-    /// the peer spares them.
+    /// Returns the time that a report may take: that of its packets, and that for which reports
+    /// have waited lately where the peer spares them.
     fn timeout(&self) -> Duration {
         self.model.timeout() + self.waited
     }
 
-    /// Takes note of how long the report on the oldest packet has waited. On links that are not slow
-    /// reports are not spared, and a path that is silent is to be noticed soon.
+    /// Takes note of how long the report on the oldest packet has waited. On links that are not
+    /// slow reports are not spared, and a path that is silent is to be noticed soon.
     fn note_wait(&mut self, now: Instant) {
         let is_slow = self.model.link().is_some_and(|link| link <= REPORTS_SPARED);
         let taken = self.oldest().map_or(Duration::ZERO, |since| now.since(since));

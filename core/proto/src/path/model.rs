@@ -301,9 +301,9 @@ impl Model {
         self.doubt(sample, now);
     }
 
-    /// Returns whether the least delay is to grow no older: a call and what is sent beside it keep a
-    /// slow link busy, and a queue that stands for longer than the window of the least delay would
-    /// be taken for a part of it.
+    /// Returns whether the least delay is to grow no older: a call and what is sent beside it keep
+    /// a slow link busy, and a queue that stands for longer than the window of the least delay
+    /// would be taken for a part of it.
     fn keeps_least_delay(&mut self, now: Instant) -> bool {
         if self.slow_link().is_none_or(|link| link > saturation::SLOW) {
             self.kept_since = None;

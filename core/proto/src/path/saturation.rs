@@ -2,7 +2,8 @@
 //!
 //! What packets take because of their size tells a slow link's rate ([`super::own_time`]), once
 //! packets of two sizes have passed. Where small packets fill the link, no larger one passes. Then
-//! what the link delivers while its queue stands is its rate, less the headers that the link counts.
+//! what the link delivers while its queue stands is its rate, less the headers that the link
+//! counts.
 //!
 //! ```text
 //!            a long queue for STANDS_FOR, little delivered
@@ -32,13 +33,13 @@ const RAISE: f64 = 1.25;
 /// A measured rate lowers the known one no further than by this factor. Reason: what is measured
 /// while little is sent is not what the link carries.
 const LOWERED: f64 = 0.8;
-/// What may be on a known link before a packet without a queue. Source: a piece of a transfer and a
-/// bundle of a call, with their headers.
+/// Bytes that may be on a known link before a packet without a queue. Source: a piece of a transfer
+/// and a bundle of a call, with their headers.
 const BETWEEN: Bytes = Bytes(600);
 /// Links that carry more are not slow. Source: a full packet takes 100 ms.
 pub(super) const SLOW: Rate = Rate::from_bps(120_000);
 
-/// What a report says.
+/// A report, as far as it counts here.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     /// The queue that its packets met.
@@ -59,7 +60,7 @@ struct Standing {
     bytes: u64,
 }
 
-/// What the queue of a path says of a slow link.
+/// Recognises a slow link by the queue of a path.
 ///
 /// Cost: O(1) a report.
 #[derive(Clone, Copy, Debug, Default)]
@@ -69,8 +70,8 @@ pub(super) struct Saturation {
 }
 
 impl Saturation {
-    /// Takes in a report of `bytes` in packets of a mean `size`. `queue`: what they met; `best`: the
-    /// highest rate that the path has delivered lately.
+    /// Takes in a report of `bytes` in packets of a mean `size`. `queue`: what they met; `best`:
+    /// the highest rate that the path has delivered lately.
     pub(super) fn on_report(&mut self, seen: Seen, best: Rate, now: Instant) {
         let Seen { queue, bytes, size } = seen;
         if best > SLOW {
@@ -144,7 +145,7 @@ mod tests {
         }
     }
 
-    /// What is known after reports every 100 ms of a queue and a rate.
+    /// Returns what is known after reports every 100 ms of a queue and a rate.
     fn after(saturation: &mut Saturation, from: u64, tenths: u64, queue_ms: u64, kbps: u64) -> Option<u64> {
         for n in from..from + tenths {
             let now = BEGIN + Duration::from_millis(100 * n);

@@ -77,8 +77,8 @@ impl Times {
         self.own_time.keep(now);
     }
 
-    /// Lets the least delay grow no older, as a slow link is never idle at present. What packets take
-    /// because of their size is learnt on.
+    /// Lets the least delay grow no older, as a slow link is never idle at present. What packets
+    /// take because of their size is learnt on.
     pub(super) fn keep_least_delay(&mut self, now: Instant) {
         self.delay.keep_least(now);
     }
