@@ -6,6 +6,7 @@
 //! [`crate::ingress`]: the two share nothing, so each may have its own thread.
 
 mod air;
+mod bundling;
 mod checkpoint;
 mod choosing;
 mod covering;
@@ -85,6 +86,8 @@ pub struct Counters {
     pub too_large: u64,
     /// Packets that were sent in pieces.
     pub split: u64,
+    /// Packets that were sent in one datagram with others.
+    pub bundled: u64,
     /// Packets sent again because they were reported missing.
     pub retransmitted: u64,
     /// Packets of upper layers let go for want of capacity.
@@ -125,6 +128,8 @@ struct Lane {
     preference: Preference,
     /// The peer has said that the network polices what it sends here.
     peer_is_policed: bool,
+    /// A report that waits.
+    spared: reporting::Spared,
     /// Whose queue it is that a call waits in.
     owner: deadline::QueueOwner,
     /// State of both directions in the last change that the driver heard of.
@@ -219,6 +224,7 @@ pub struct Egress<B> {
     peer_takes_parity: bool,
     /// The peer has said that it understands fragments.
     peer_takes_fragments: bool,
+    bundling: bundling::Bundling<B>,
     /// For the sender of the packet that came in last: the size that goes whole.
     advice: Option<u16>,
     /// Packets that may have caused such advice.
@@ -270,6 +276,7 @@ impl<B: Copy> Egress<B> {
             parity_wait: Instant::ZERO,
             peer_takes_parity: false,
             peer_takes_fragments: false,
+            bundling: bundling::Bundling::default(),
             advice: None,
             split_at_intake: 0,
             counters: Counters::default(),
@@ -377,6 +384,7 @@ impl<B: Copy> Egress<B> {
         let id = report.path;
         self.peer_takes_parity |= report.takes_parity;
         self.peer_takes_fragments |= report.takes_fragments;
+        self.bundling.peer_takes_bundles |= report.takes_bundles;
         self.streaming.peer_takes_streams |= report.takes_streams;
         let mut changed = false;
         if let Some(lane) = self.lane(id) {
@@ -424,6 +432,14 @@ impl<B: Copy> Egress<B> {
         self.note(id, changed);
     }
 
+    /// Lets the links of all paths be known to be slow.
+    #[cfg(test)]
+    pub(crate) fn set_slow_links(&mut self, rate: Rate, now: Instant) {
+        for lane in &mut self.lanes {
+            lane.path.set_slow_link(rate, now);
+        }
+    }
+
     /// The paths that carry packets.
     fn active(&self) -> impl Iterator<Item = &Path> {
         self.paths().filter(|path| path.state() == State::Active)
@@ -441,6 +457,7 @@ impl<B: Copy> Egress<B> {
         if let Some(copy) = self.copies.pop_front() {
             return Some(copy);
         }
+        self.release_reports(now);
         while let Some(transmit) = self.urgent.pop_front() {
             if let Some(transmit) = self.number(transmit, now) {
                 return Some(transmit);
@@ -462,6 +479,7 @@ impl<B: Copy> Egress<B> {
             Body::Packets { .. }
             | Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Probe(_)
             | Body::Reply(_)
             | Body::Parity { .. } => PROBE_LEN,
@@ -560,8 +578,12 @@ impl<B: Copy> Egress<B> {
                             None => continue,
                         }
                     }
+                    let turn = Turn { skip, slot };
+                    if let Some(bundle) = self.bundle_at(slot, lane) {
+                        return self.emit_bundle(turn, lane, bundle, now);
+                    }
                     let sending = Sending::on([&self.lanes[lane].path].into_iter(), false);
-                    return Some(self.emit(Turn { skip, slot }, lane, count, sending, now));
+                    return Some(self.emit(turn, lane, count, sending, now));
                 }
                 Decision::Duplicate(mask) => return self.emit_copies(Turn { skip, slot }, mask, now),
             }
@@ -834,7 +856,7 @@ impl<B: Copy> Egress<B> {
         self.lanes
             .iter()
             .filter(|lane| lane.is_open())
-            .map(|lane| lane.path.poll_timeout(used(lane), now))
+            .map(|lane| lane.path.poll_timeout(used(lane), now).min(lane.spared.due()))
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)
@@ -869,6 +891,7 @@ impl<B: Copy> Egress<B> {
             Body::Packets { .. }
             | Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)

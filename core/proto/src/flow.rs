@@ -13,6 +13,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::ops::RangeInclusive;
 
 use hawser_units::{Duration, Instant, Rate, Sequence};
+use hawser_wire::bundle::Shape;
 use hawser_wire::compression::{CONTEXT_SLOTS, Form, MAX_BACK};
 use hawser_wire::data::Class;
 use hawser_wire::frame::NOT_IP;
@@ -68,6 +69,8 @@ pub struct Run<B> {
     pub begun: Option<(u16, Sequence)>,
     /// Its place in a layered stream.
     pub layer: Option<Layer>,
+    /// Set where it may go in one datagram with others of its flow.
+    pub shape: Option<Shape>,
     /// When it came in.
     pub since: Instant,
 }
@@ -164,6 +167,11 @@ impl<B: Copy> Flow<B> {
     #[must_use]
     pub fn head(&self) -> Option<&Run<B>> {
         self.queue.front()
+    }
+
+    /// The packets that wait, in their order.
+    pub fn waiting_runs(&self) -> impl Iterator<Item = &Run<B>> {
+        self.queue.iter()
     }
 
     /// Bytes waiting.
@@ -608,7 +616,8 @@ impl<B: Copy> Flows<B> {
         let Some(run) = flow.queue.front_mut() else {
             return (None, false);
         };
-        if run.mark {
+        // What has gone of a packet in pieces would be of no use without the rest.
+        if run.mark || run.begun.is_some() {
             return (None, false);
         }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 
 use hawser_units::{Duration, Instant, PathId};
+use hawser_wire::bundle::Packets;
+use hawser_wire::compression::Form;
 use hawser_wire::data::{Class, Feedback, Inner, Kind, Marks, Outer};
 use hawser_wire::frame::Format;
 use hawser_wire::inner::Ecn;
@@ -123,6 +125,8 @@ pub struct Ingress<T> {
     reassembly: Reassembly,
     /// Packets that were joined from pieces.
     joined: u64,
+    /// Packets of the bundle that was handed in last.
+    unbundled: VecDeque<Whole>,
     events: VecDeque<Event>,
     /// Of the peer's reports and probes.
     allowance: Allowance,
@@ -150,6 +154,7 @@ impl<T> Ingress<T> {
             rebuilt: 0,
             reassembly: Reassembly::default(),
             joined: 0,
+            unbundled: VecDeque::new(),
             events: VecDeque::new(),
             allowance: Allowance::default(),
             refused: 0,
@@ -278,7 +283,7 @@ impl<T> Ingress<T> {
             .holes
             .on_packet(outer.packet_number, receiver.highest, inner.sent_us, now);
         let is_kept = match inner.kind {
-            Kind::Packet | Kind::Fragment | Kind::Stream | Kind::StreamControl => true,
+            Kind::Packet | Kind::Fragment | Kind::Bundle | Kind::Stream | Kind::StreamControl => true,
             Kind::Feedback | Kind::Probe | Kind::ProbeReply | Kind::Parity => false,
         };
         if is_kept {
@@ -316,6 +321,11 @@ impl<T> Ingress<T> {
             Kind::Fragment => {
                 receiver.elicit(now);
                 self.reassembly.handle_fragment(&inner, body, now);
+                None
+            }
+            Kind::Bundle => {
+                receiver.elicit(now);
+                self.unbundle(&inner, body, now);
                 None
             }
             Kind::Stream => {
@@ -374,6 +384,37 @@ impl<T> Ingress<T> {
     #[must_use = "the item's buffer must be freed if it is given back"]
     pub fn handle_joined(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         self.joined += 1;
+        self.order(inner, item, now, out)
+    }
+
+    /// Takes in a bundle. Its packets have no order: one that parity has brought back is not taken
+    /// twice.
+    fn unbundle(&mut self, inner: &Inner, body: &[u8], now: Instant) {
+        self.unbundled.clear();
+        for (n, packet) in Packets::parse(body).enumerate() {
+            let inner = Inner {
+                kind: Kind::Packet,
+                unordered: true,
+                form: Form::Whole,
+                sequence: inner.sequence.add(n as u32),
+                ..*inner
+            };
+            if self.fec.handle_packet(&inner, &packet, now) {
+                self.unbundled.push_back(Whole { inner, packet });
+            }
+        }
+    }
+
+    /// A packet of the bundle that was handed in last: to be given a buffer and to
+    /// [`Self::handle_unbundled`].
+    pub fn poll_unbundled(&mut self) -> Option<Whole> {
+        self.unbundled.pop_front()
+    }
+
+    /// Takes in a packet of a bundle as if it had come by itself, with its header and the handle of
+    /// its buffer, which is given back if it was not taken.
+    #[must_use = "the item's buffer must be freed if it is given back"]
+    pub fn handle_unbundled(&mut self, inner: &Inner, item: T, now: Instant, out: &mut Vec<T>) -> Option<T> {
         self.order(inner, item, now, out)
     }
 
@@ -582,6 +623,7 @@ impl Receiver {
             // The sending half knows.
             is_policed: false,
             takes_streams: false,
+            takes_bundles: true,
         }
     }
 }

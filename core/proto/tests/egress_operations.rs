@@ -71,7 +71,7 @@ fn op() -> impl Strategy<Value = Op> {
                     missing.push(back, count);
                 }
                 let highest = if highest % 2 == 0 { highest % 64 } else { highest >> 16 };
-                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, takes_fragments: more % 3 == 0, marks: (more % 5 != 0).then_some(Marks { ect: more as u16, ce: packets as u16 }), is_policed: more % 7 == 0, takes_streams: more % 11 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
+                let report = Feedback { highest, packets, bytes: bytes >> 16, received_us, hold_us, delay_us, spread_us, open: more as u16, missing, takes_parity: more % 2 == 0, takes_fragments: more % 3 == 0, marks: (more % 5 != 0).then_some(Marks { ect: more as u16, ce: packets as u16 }), is_policed: more % 7 == 0, takes_streams: more % 11 == 0, takes_bundles: more % 13 == 0, path: PathId(if packets % 5 == 0 { path ^ 1 } else { path }) };
                 Op::Report { path, all, report }
             }
         ),
@@ -378,6 +378,7 @@ impl Driver {
                     (1, u64::from(probe.outer_len.max(48)))
                 }
                 Body::Reply(_) => (1, 48),
+                Body::Bundle { len, .. } => (1, (FRAMING + len) as u64),
                 Body::Parity { .. } => (1, (FRAMING + PARITY_LEN + self.egress.symbol().len()) as u64),
             };
             let (packet_number, total) = self.sent.get_mut(&path).expect("an open path");

@@ -16,7 +16,7 @@ mod time;
 pub use core::time::Duration;
 pub use net::Net;
 pub use private::{PRIVATE4, PRIVATE6, is_private};
-pub use random::Random;
+pub use random::{Random, split_mix};
 pub use rate::{MeasuredRate, PredictedRate, Rate};
 pub use service::Service;
 pub use time::Instant;

@@ -69,7 +69,11 @@ impl Random {
     }
 }
 
-fn split_mix(state: &mut u64) -> u64 {
+/// The next number of a generator with 64 bits of state: for seeds, and where a draw costs much.
+///
+/// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014
+/// (SplitMix64).
+pub fn split_mix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -84,6 +88,21 @@ const FNV_PRIME: u64 = 0x0000_0100_0000_01b3;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first numbers of the published generator with seed 0.
+    #[test]
+    fn seeds_are_those_of_splitmix64() {
+        let mut state = 0;
+        let drawn = [(); 3].map(|()| split_mix(&mut state));
+        assert_eq!(
+            drawn,
+            [
+                0xe220_a839_7b1d_cdaf,
+                0x6e78_9e6a_a1b9_65f4,
+                0x06c4_5d18_8009_454f
+            ]
+        );
+    }
 
     #[test]
     fn repeats_itself_and_separates_streams() {

@@ -99,6 +99,9 @@ pub enum Kind {
     Stream,
     /// Control frames of streams: [`crate::stream::Frame`].
     StreamControl,
+    /// Several small packets of a flow: [`crate::bundle`]. Sent only to those whose
+    /// [`Feedback::takes_bundles`] says that they know it.
+    Bundle,
 }
 
 /// How a flow wants to be carried.
@@ -202,6 +205,7 @@ impl Inner {
             5 => Kind::Fragment,
             6 => Kind::Stream,
             7 => Kind::StreamControl,
+            8 => Kind::Bundle,
             _ => return None,
         };
         let form = match flags & (FLAG_CONTEXT | FLAG_COMPRESSED) {
@@ -236,6 +240,7 @@ impl Inner {
             Kind::Fragment => 5,
             Kind::Stream => 6,
             Kind::StreamControl => 7,
+            Kind::Bundle => 8,
         };
         out[1] = self.class as u8;
         for (is_set, flag) in [
@@ -301,6 +306,8 @@ pub struct Feedback {
     /// The receiver understands [`Kind::Stream`] and [`Kind::StreamControl`]; false of versions
     /// that do not say.
     pub takes_streams: bool,
+    /// The receiver understands [`Kind::Bundle`]; false of versions that do not say.
+    pub takes_bundles: bool,
 }
 
 /// Counts of the ECN codepoints of packets received on a path since the session began.
@@ -329,6 +336,8 @@ const COUNTS_MARKS: u8 = 0x20;
 const IS_POLICED: u8 = 0x01;
 /// Another bit of byte 2, which versions before streams neither send nor read.
 const TAKES_STREAMS: u8 = 0x02;
+/// Another bit of byte 2, which versions before bundles neither send nor read.
+const TAKES_BUNDLES: u8 = 0x04;
 const FEEDBACK_FLAGS: u8 = TAKES_PARITY | TAKES_FRAGMENTS | COUNTS_MARKS;
 /// Ranges of missing packets in one report.
 pub const MISSING_RANGES: usize = 16;
@@ -399,6 +408,7 @@ impl Feedback {
             }),
             is_policed: b[3] & COUNTS_MARKS != 0 && b[2] & IS_POLICED != 0,
             takes_streams: b[3] & COUNTS_MARKS != 0 && b[2] & TAKES_STREAMS != 0,
+            takes_bundles: b[3] & COUNTS_MARKS != 0 && b[2] & TAKES_BUNDLES != 0,
         })
     }
 
@@ -428,6 +438,7 @@ impl Feedback {
             out[22..24].copy_from_slice(&marks.ce.to_be_bytes());
             out[2] = if self.is_policed { IS_POLICED } else { 0 };
             out[2] |= if self.takes_streams { TAKES_STREAMS } else { 0 };
+            out[2] |= if self.takes_bundles { TAKES_BUNDLES } else { 0 };
         }
         out[24..28].copy_from_slice(&self.received_us.to_be_bytes());
         out[28..32].copy_from_slice(&self.hold_us.to_be_bytes());
@@ -487,7 +498,7 @@ mod tests {
         let mut header = [0; INNER_LEN];
         for kind in 0..=u8::MAX {
             header[0] = kind;
-            assert_eq!(Inner::parse(&header).is_some(), kind <= 7);
+            assert_eq!(Inner::parse(&header).is_some(), kind <= 8);
         }
         header[0] = 0;
         header[1] = FLAG_CONTEXT | FLAG_COMPRESSED;
@@ -535,6 +546,7 @@ mod tests {
             Kind::Fragment,
             Kind::Stream,
             Kind::StreamControl,
+            Kind::Bundle,
         ];
         for (byte, kind) in kinds.into_iter().enumerate() {
             Inner::plain(kind).emit(&mut out);
@@ -597,14 +609,14 @@ mod tests {
 
         #[test]
         fn feedback_survives_the_wire(path: u16, highest in 0..=MAX_PACKET_NUMBER, packets: u32,
-                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>, [is_policed, takes_streams]: [bool; 2],
+                                      bytes in 0..=MAX_PACKET_NUMBER, [received_us, hold_us, delay_us, spread_us]: [u32; 4], open: u16, takes_parity: bool, takes_fragments: bool, marks: Option<(u16, u16)>, [is_policed, takes_streams, takes_bundles]: [bool; 3],
                                       ranges in proptest::collection::vec(any::<(u16, u16)>(), 0..=MISSING_RANGES)) {
             let mut missing = Missing::default();
             for (back, count) in &ranges {
                 prop_assert!(missing.push(*back, *count));
             }
             let marks = marks.map(|(ect, ce)| Marks { ect, ce });
-            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks, is_policed: is_policed && marks.is_some(), takes_streams: takes_streams && marks.is_some() };
+            let report = Feedback { path: PathId(path), highest, packets, bytes, received_us, hold_us, delay_us, spread_us, open, missing, takes_parity, takes_fragments, marks, is_policed: is_policed && marks.is_some(), takes_streams: takes_streams && marks.is_some(), takes_bundles: takes_bundles && marks.is_some() };
             let mut body = [0; FEEDBACK_LEN];
             report.emit(&mut body);
             prop_assert_eq!(Feedback::parse(&body[..report.emitted_len()]), Some(report));

@@ -6,6 +6,7 @@
 
 pub mod air;
 pub mod airtime;
+pub mod bundle;
 pub mod compression;
 pub mod control;
 pub mod data;

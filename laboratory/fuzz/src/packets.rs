@@ -3,6 +3,7 @@
 use hawser_proto::client_filter::Policy;
 use hawser_proto::fec::Decoder;
 use hawser_units::{Duration, Instant, Sequence, is_private};
+use hawser_wire::bundle;
 use hawser_wire::compression::{Compressed, Contexts};
 use hawser_wire::control::Message;
 use hawser_wire::data::{FEEDBACK_LEN, Feedback, INNER_LEN, Inner, Kind, OUTER_LEN, Outer, is_data};
@@ -30,6 +31,11 @@ pub(crate) fn data(input: &[u8]) {
         let mut out = [0; INNER_LEN];
         inner.emit(&mut out);
         assert_eq!([&out[..], rest].concat(), input);
+    }
+    let bundled: Vec<_> = bundle::Packets::parse(input).collect();
+    assert!(bundled.len() <= bundle::MAX_PACKETS);
+    for packet in bundled {
+        assert!(inner::parse(&packet).is_some());
     }
     if let Some(report) = Feedback::parse(input) {
         let mut out = [0; FEEDBACK_LEN];

@@ -21,6 +21,10 @@ const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
 /// rate behind, in which nothing of use passes for many seconds.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
+/// A flow on slow links is not told to slow down for a queue of so many bytes. Reason: RFC 8289 has
+/// a packet at least, and a transfer needs four to recover from a loss without a timeout (RFC 5681
+/// section 3.2): with fewer, what was sent again was dropped again, for minutes.
+const SLOW_BACKLOG: u64 = 4 * FULL_PACKET;
 /// The largest packet that comes in, to be cut.
 const LARGE: Bytes = Bytes(64 << 10);
 
@@ -59,6 +63,13 @@ impl<B: Copy> Egress<B> {
             .clamp(Duration::from_millis(5), Duration::from_millis(100))
             .max(round_trip / 2)
             + spread.min(Duration::from_millis(200))
+    }
+
+    /// Returns whether a flow's queue is as short as it can be where every path is slow: a transfer
+    /// that was told to slow down for less would have nothing left to send.
+    fn is_short_on_slow_links(&self, backlog: u64) -> bool {
+        let mut links = self.active().map(|path| path.model().link());
+        backlog <= SLOW_BACKLOG && links.all(|link| link.is_some())
     }
 
     /// What may wait at the entrance in all before any flow is told to slow down: what the paths
@@ -147,6 +158,7 @@ impl<B: Copy> Egress<B> {
         if class == Class::Layered {
             self.limit_layered_queue(now);
         }
+        self.hold_for_bundle(slot, now);
         let more_at = self.leave_out_unwanted(class, run.since, target, now);
         // The layers of a stream have paths of their own.
         if let Some(at) = declared.filter(|_| class != Class::Layered) {
@@ -165,7 +177,8 @@ impl<B: Copy> Egress<B> {
         if self.drop_late(slot, now) {
             return Decision::Again;
         }
-        let is_spared = now.since(run.since) >= target && self.flows.backlog() <= self.spared(target, now);
+        let is_spared = now.since(run.since) >= target
+            && (self.flows.backlog() <= self.spared(target, now) || self.is_short_on_slow_links(backlog));
         let (freed, dropped) = self.flows.police(slot, target, is_spared, now);
         self.free(freed, now);
         if dropped {

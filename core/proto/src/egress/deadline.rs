@@ -143,9 +143,12 @@ const ROUND_TRIP_PART: u32 = 5;
 /// sweep of 0, 1 and 2 times at a jitter of 20 ms: 0.95, 0.98 and 1.01 of the rate.
 const JITTERS: u32 = 2;
 /// The longest time that a datagram of a transfer takes on a slow link beside an active real-time
-/// flow, as far as [`LEAST_PIECE`] allows. Source: the half of 100 ms, as another datagram may be
-/// on its way.
+/// flow, as far as [`SHORTEST_PIECE`] allows. Source: the half of 100 ms, as another datagram may
+/// be on its way.
 const PIECE_TIME: Duration = Duration::from_millis(50);
+/// Pieces are no shorter than this, however slow the link. Source: the longest packet is no more
+/// pieces than a record of sent packets has bits. Units: bytes of body.
+const SHORTEST_PIECE: u64 = 150;
 /// A layered stream builds no longer queue on a slow link. Source: a sweep of 0, 15, 30, 50 and 100
 /// ms, with 2 to 4 packets at the entrance, and of no bounds, over 12 kinds each with 1.2 times
 /// what the lines carry: the base loses 11, 13, 13, 13, 20 and 34 % at 28 kbit/s, and 15, 15, 15,
@@ -190,6 +193,13 @@ impl<B: Copy> Egress<B> {
         }
     }
 
+    /// Returns whether a real-time flow is active and a path is so slow that whatever else goes
+    /// there must wait for it.
+    pub(super) fn has_slow_call(&self, now: Instant) -> bool {
+        let is_slow = |lane: &Lane| lane.path.model().link().is_some();
+        self.realtime_use.budget(true, now).is_some() && self.lanes.iter().any(is_slow)
+    }
+
     /// Returns whether a flow leaves queues short for calls.
     pub(super) fn gives_way_to_calls(&self, slot: u16) -> bool {
         let flow = self.flows.get(slot);
@@ -230,7 +240,7 @@ impl<B: Copy> Egress<B> {
             return None;
         }
         let most = link.bytes_in(PIECE_TIME).0.saturating_sub(FRAMING as u64);
-        u16::try_from(most.max(LEAST_PIECE.into())).ok()
+        u16::try_from(most.max(SHORTEST_PIECE)).ok()
     }
 
     /// Drops the head of a flow if it would come too late over every path in `views`; returns
@@ -241,6 +251,10 @@ impl<B: Copy> Egress<B> {
             .get(slot)
             .is_some_and(|flow| self.is_late(slot, flow, now));
         if late {
+            // It is active: were it not, what is in its way would stay there.
+            if let Some(flow) = self.flows.get(slot) {
+                self.realtime_use.on_sent(flow, now);
+            }
             let dropped = self.drop_packet(slot, now);
             self.counters.late += dropped;
             self.flows.note_late(slot, dropped);

@@ -110,6 +110,7 @@ impl<B: Copy> Egress<B> {
             ecn_capable: summary.ecn != Ecn::NotEct,
             mark: false,
             begun: None,
+            shape: (offload.segment == 0).then(|| self.shape_of(packet)).flatten(),
             order_free: is_bare_ack(packet, &summary),
             layer: layer::layer_of(packet, &summary, &self.layer_rules),
             since: now,

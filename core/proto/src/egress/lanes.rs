@@ -26,6 +26,7 @@ impl<B: Copy> Egress<B> {
             air: None,
             preference: Preference::default(),
             peer_is_policed: false,
+            spared: super::reporting::Spared::default(),
             owner: QueueOwner::default(),
             told_policed: false,
         };

@@ -1,13 +1,93 @@
 //! Answers to probes, and the reports of the receiving half: on which paths they go.
 
-use hawser_units::PathId;
-use hawser_wire::data::Feedback;
+use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
+use hawser_wire::data::{FRAMING, Feedback, MISSING_RANGES};
 
 use super::choosing::nearest;
-use super::{Body, Egress, Transmit};
+use super::{Body, Egress, Lane, Transmit};
+use crate::path::FULL_PACKET;
+use crate::path::model::LINK_HEADERS;
 
 /// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
 const QUIET_US: u32 = 20_000;
+/// Links up to this rate carry spared reports. Source: reports of 25 packets a second, 124 bytes
+/// each, take a fifth of it.
+const SPARED_UP_TO: Rate = Rate::from_bps(120_000);
+/// Reports take one part in so many of a slow link. Source: half of what RTCP takes (RFC 3550
+/// section 6.2), twice, as there are no other messages.
+const SPARED_PART: u32 = 20;
+/// Reports are no further apart than this. Source: a sender that hears nothing for longer takes the
+/// path for suspect ([`crate::path`]). Below 80 kbit/s they take more than their part for it.
+const SPARED_FOR: Duration = Duration::from_millis(250);
+
+/// More than this is reported at once. Source: half of a path's smallest window. Units: bytes.
+const AWAITED_AFTER: u64 = 2 * FULL_PACKET;
+
+/// A report that waits until its link may carry one more: a later one takes its place.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Spared {
+    waiting: Option<(Feedback, Option<Instant>)>,
+    /// The time from which the next may go.
+    free_at: Instant,
+    /// Bytes that the last one reported.
+    reported: u64,
+}
+
+impl Spared {
+    /// Puts a report in the place of the one that waits; what that names as missing is kept.
+    fn replace(&mut self, report: Feedback) {
+        let mut report = report;
+        if let Some((before, _)) = self.waiting {
+            let gone = report.highest.saturating_sub(before.highest);
+            for (first, count) in before.missing.ranges(before.highest).take(MISSING_RANGES) {
+                let back = before.highest.saturating_sub(first) + gone;
+                if let Ok(back) = u16::try_from(back) {
+                    report.missing.push(back, count);
+                }
+            }
+        }
+        self.waiting = Some((report, None));
+    }
+
+    /// The report, once it may go.
+    fn take(&mut self, link: Option<Rate>, now: Instant) -> Option<Feedback> {
+        let (report, since) = self.waiting.as_mut()?;
+        let waited = now.since(*since.get_or_insert(now));
+        // A peer that sends much waits for reports, and jitter looks like a slow link at first.
+        let is_awaited = report.bytes.saturating_sub(self.reported) > AWAITED_AFTER;
+        if let Some(link) = link.filter(|_| self.free_at > now && !is_awaited) {
+            // The link may be faster than it was.
+            self.free_at = self.free_at.min(now + spacing(link));
+            return None;
+        }
+        let waited = u32::try_from(waited.as_micros()).unwrap_or(u32::MAX);
+        let report = Feedback {
+            hold_us: report.hold_us.saturating_add(waited),
+            ..*report
+        };
+        self.waiting = None;
+        self.reported = report.bytes;
+        self.free_at = link.map_or(now, |link| now + spacing(link));
+        Some(report)
+    }
+
+    /// Returns the time at which a report that waits may go; far away when none does.
+    pub(super) fn due(&self) -> Instant {
+        self.waiting.map_or(Instant::FAR_FUTURE, |_| self.free_at)
+    }
+}
+
+/// The time between two reports on a link.
+fn spacing(link: Rate) -> Duration {
+    let report = Feedback::default().emitted_len() + FRAMING;
+    (link.time_for(Bytes(report as u64 + LINK_HEADERS)) * SPARED_PART).min(SPARED_FOR)
+}
+
+/// The rate of a lane's link, where its reports are spared.
+fn slow_link(lane: &Lane) -> Option<Rate> {
+    let link = lane.path.model().link();
+    link.filter(|link| *link <= SPARED_UP_TO)
+}
 
 impl<B: Copy> Egress<B> {
     /// Answers a probe of the peer on the path it came by.
@@ -20,7 +100,10 @@ impl<B: Copy> Egress<B> {
     /// for them waits the shorter.
     pub fn send_report(&mut self, report: Feedback) {
         let report = self.with_policing(report);
-        self.push_urgent(report.path, Body::Report(report));
+        match self.lane(report.path).filter(|lane| slow_link(lane).is_some()) {
+            Some(lane) => lane.spared.replace(report),
+            None => self.push_urgent(report.path, Body::Report(report)),
+        }
         let is_quiet = report.hold_us >= QUIET_US;
         if !report.missing.is_empty() && (is_quiet || self.fastest(None) != Some(report.path)) {
             // Its quiet is not more than its delays explain.
@@ -34,6 +117,17 @@ impl<B: Copy> Egress<B> {
         let report = self.with_policing(report);
         self.push_urgent(report.path, Body::Report(report));
         self.push_by_another(report);
+    }
+
+    /// Lets spared reports go whose time has come.
+    pub(super) fn release_reports(&mut self, now: Instant) {
+        for at in 0..self.lanes.len() {
+            let lane = &mut self.lanes[at];
+            let link = slow_link(lane);
+            if let Some(report) = lane.spared.take(link, now) {
+                self.push_urgent(report.path, Body::Report(report));
+            }
+        }
     }
 
     /// Adds what this half knows of the path in the other direction.
@@ -62,5 +156,81 @@ impl<B: Copy> Egress<B> {
                 body,
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BEGIN: Instant = Instant::from_nanos(1_000_000_000);
+
+    fn report(highest: u64, lost: &[u64]) -> Feedback {
+        let mut report = Feedback {
+            highest,
+            ..Feedback::default()
+        };
+        for number in lost {
+            assert!(report.missing.push((highest - number) as u16, 1));
+        }
+        report
+    }
+
+    #[test]
+    fn reports_on_a_slow_link_are_apart_and_the_newest_names_all_that_is_missing() {
+        let link = Some(Rate::from_bps(100_000));
+        let mut spared = Spared::default();
+        let mut sent = Vec::new();
+        for n in 0..100_u64 {
+            let now = BEGIN + Duration::from_millis(10 * n);
+            let lost = [n * 10];
+            spared.replace(report(n * 10 + 5, if n % 20 == 1 { &lost } else { &[] }));
+            sent.extend(spared.take(link, now).map(|report| (now, report)));
+        }
+        let end = BEGIN + Duration::from_secs(2);
+        sent.extend(spared.take(link, end).map(|report| (end, report)));
+        let bytes = sent.len() as u64 * (42 + FRAMING as u64 + LINK_HEADERS);
+        assert!(
+            bytes <= 100_000 / 8 / u64::from(SPARED_PART) + 2 * 124,
+            "{}",
+            sent.len()
+        );
+        let missing: Vec<u64> = sent
+            .iter()
+            .flat_map(|(_, report)| report.missing.ranges(report.highest))
+            .map(|(first, _)| first)
+            .collect();
+        assert_eq!(missing, [10, 210, 410, 610, 810]);
+    }
+
+    #[test]
+    fn a_peer_that_sends_much_hears_of_it_at_once() {
+        let link = Some(Rate::from_bps(28_000));
+        let mut spared = Spared::default();
+        let of = |bytes| Feedback {
+            bytes,
+            ..Feedback::default()
+        };
+        for (bytes, is_sent) in [(100, true), (1_000, false), (3_200, true), (6_000, false)] {
+            spared.replace(of(bytes));
+            assert_eq!(spared.take(link, BEGIN).is_some(), is_sent, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn a_report_that_waits_says_so_and_one_on_a_fast_link_does_not_wait() {
+        let link = Some(Rate::from_bps(100_000));
+        let mut spared = Spared::default();
+        spared.replace(report(1, &[]));
+        assert!(spared.take(link, BEGIN).is_some());
+        assert_eq!(spared.due(), Instant::FAR_FUTURE);
+        spared.replace(report(2, &[]));
+        assert_eq!(spared.take(link, BEGIN), None);
+        let due = spared.due();
+        assert_eq!(due, BEGIN + spacing(Rate::from_bps(100_000)));
+        let report = spared.take(link, due).expect("its time has come");
+        assert_eq!(u64::from(report.hold_us), due.since(BEGIN).as_micros() as u64);
+        spared.replace(report);
+        assert!(spared.take(None, due).is_some());
     }
 }

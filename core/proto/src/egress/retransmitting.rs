@@ -43,7 +43,9 @@ impl<B: Copy> Egress<B> {
         let is_few = self.kept.wanted() <= EXCESS_RETRANSMISSIONS && self.excess < EXCESS_RETRANSMISSIONS;
         let mut wanted = self.next_that_fits(now)?;
         let len = wanted.parcel.run.body_len(wanted.parcel.piece, 0);
+        let is_few = is_few && !self.has_slow_call(now);
         self.build_views_for(len as u32, is_few, now);
+        self.spare_sooner_flows(wanted.parcel.flow, wanted.parcel.class, now);
         let id = |at: &usize| self.lanes[self.view_lanes[*at]].path.id;
         let best = (0..self.views.len()).min_by_key(|at| {
             let is_silent = wanted.silent == Some(id(at));

@@ -66,6 +66,7 @@ fn a_bare_acknowledgement_has_no_place_in_its_flow() {
             } => Some((unordered, sequence.0)),
             Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
@@ -157,6 +158,7 @@ fn a_packet_waits_the_round_trip_that_tells_whether_it_fits() {
             Body::Packets { .. }
             | Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Reply(_)
             | Body::Parity { .. } => None,
@@ -203,6 +205,7 @@ fn parcel(buffer: u32, now: Instant) -> Parcel<u32> {
             begun: None,
             order_free: false,
             layer: None,
+            shape: None,
             since: now,
         },
         flow: 0,
@@ -469,6 +472,7 @@ fn a_layer_whose_paths_are_busy_holds_no_other_up() {
             Body::Packets { run, .. } => Some(run.buffer),
             Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)

@@ -71,6 +71,19 @@ pub enum Body<B> {
     },
     /// Frames about streams: [`super::Egress::stream_frames`].
     StreamFrames,
+    /// Several small packets of a flow in one datagram: [`super::Egress::bundle`].
+    Bundle {
+        /// The flow's slot.
+        flow: u16,
+        /// Its class.
+        class: Class,
+        /// Their transport checksums cover only the pseudo-header.
+        checksum_partial: bool,
+        /// The place of the first packet in its flow.
+        sequence: Sequence,
+        /// Bytes of the body.
+        len: usize,
+    },
     /// A report on one of the peer's paths.
     Report(Feedback),
     /// A probe.
@@ -138,6 +151,21 @@ impl<B> Body<B> {
             Self::StreamFrames => Inner {
                 backed: true,
                 ..of(Kind::StreamControl)
+            },
+            Self::Bundle {
+                flow,
+                class,
+                checksum_partial,
+                sequence,
+                ..
+            } => Inner {
+                class: *class,
+                checksum_partial: *checksum_partial,
+                unordered: true,
+                backed: true,
+                flow: *flow,
+                sequence: *sequence,
+                ..of(Kind::Bundle)
             },
             Self::Report(_) => of(Kind::Feedback),
             Self::Probe(_) => of(Kind::Probe),

@@ -54,6 +54,7 @@ fn run(buffer: u32, segments: u16, since: Instant) -> Run<u32> {
         begun: None,
         order_free: false,
         layer: None,
+        shape: None,
         since,
     }
 }

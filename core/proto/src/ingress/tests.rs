@@ -101,6 +101,7 @@ fn a_lone_packet_waits_for_its_report() {
         delay_us: BEGIN.as_micros_wrapping(),
         takes_parity: true,
         takes_fragments: true,
+        takes_bundles: true,
         marks: Some(Marks::default()),
         ..Feedback::default()
     };

@@ -30,6 +30,7 @@ mod own_time;
 pub mod pmtu;
 pub mod policing;
 mod probing;
+mod saturation;
 mod times;
 
 use black_hole::{BlackHole, Large};
@@ -40,7 +41,7 @@ use hawser_units::{Bytes, Duration, Instant, PathId, Rate};
 use hawser_wire::data::{Feedback, MAX_PACKET_NUMBER};
 use lateness::Lateness;
 use losses::Losses;
-use model::{Model, Pacer};
+use model::{LINK_HEADERS, Model, Pacer};
 use pmtu::Pmtu;
 use times::BUSY_REPORT_DELAY;
 
@@ -103,6 +104,11 @@ const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
+/// Links up to this rate may have reports that are spared. Source: as in `egress/reporting.rs`.
+const REPORTS_SPARED: Rate = Rate::from_bps(120_000);
+/// Reports are not expected to wait for longer. Source: 250 ms, as in `egress/reporting.rs`, and a
+/// packet in front of them.
+const LONGEST_REPORT_WAIT: Duration = Duration::from_millis(300);
 /// Packets in flight that a slow link's queue is reckoned from.
 const MOST_QUEUED: u64 = 64;
 
@@ -156,6 +162,8 @@ pub struct Path {
     probing: Probing,
     control: Control,
     model: Model,
+    /// The longest wait of reports at the peer lately, on a slow link.
+    waited: Duration,
     pacer: Pacer,
     pmtu: Pmtu,
     ecn: Ecn,
@@ -213,6 +221,7 @@ impl Path {
             probing: config.probing,
             control: Control::default(),
             model: Model::new(Control::default(), config.cap, now),
+            waited: Duration::ZERO,
             pacer: Pacer::default(),
             pmtu: Pmtu::new(config.mtu, config.overhead, now),
             ecn: Ecn::new(now),
@@ -357,7 +366,8 @@ impl Path {
         let from = self
             .newest
             .max(self.next_packet_number.saturating_sub(MOST_QUEUED));
-        let size = |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative;
+        let size =
+            |number: u64| self.sent(number).cumulative - self.sent(number - 1).cumulative + LINK_HEADERS;
         let mut free_at = now;
         if self.remembers(from) && self.remembers(from - 1) {
             let known = self.sent(from);
@@ -367,7 +377,8 @@ impl Path {
             }
         }
         let stood = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
-        let usual = self.model.base_round_trip() + link.time_for(Bytes(FULL_PACKET)) + BUSY_REPORT_DELAY;
+        let report = BUSY_REPORT_DELAY + self.waited;
+        let usual = self.model.base_round_trip() + link.time_for(Bytes(FULL_PACKET)) + report;
         free_at.since(now).max(stood.saturating_sub(usual))
     }
 
@@ -593,6 +604,7 @@ impl Path {
             return false;
         }
         self.last_heard = Some(now);
+        self.note_wait(now);
         let previous = self.reported.replace(report.highest);
         let bytes = (report.bytes.wrapping_sub(self.delivered)) & ((1 << 48) - 1);
         let lost_probes = self.on_marks(report, now);
@@ -697,16 +709,37 @@ impl Path {
         self.remembers(first).then(|| self.sent(first).at)
     }
 
+    /// Returns the time that a report may take: that of its packets, and that for which reports
+    /// have waited lately where the peer spares them.
+    fn timeout(&self) -> Duration {
+        self.model.timeout() + self.waited
+    }
+
+    /// Takes note of how long the report on the oldest packet has waited. On links that are not
+    /// slow reports are not spared, and a path that is silent is to be noticed soon.
+    fn note_wait(&mut self, now: Instant) {
+        let is_slow = self.model.link().is_some_and(|link| link <= REPORTS_SPARED);
+        let taken = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
+        let waited = taken
+            .saturating_sub(self.model.round_trip())
+            .min(LONGEST_REPORT_WAIT);
+        self.waited = if is_slow {
+            waited.max(self.waited * 7 / 8)
+        } else {
+            Duration::ZERO
+        };
+    }
+
     /// When the report on the oldest unreported packet is overdue; `None` when nothing is awaited.
     fn overdue(&self) -> Option<Instant> {
         let since = self.oldest()?;
-        Some(since.max(self.last_heard.unwrap_or(since)) + self.model.timeout())
+        Some(since.max(self.last_heard.unwrap_or(since)) + self.timeout())
     }
 
     /// The packets, by packet number, that have become later than the path's delays explain, each
     /// once. The path may go on reporting others: a network at a crawl does.
     pub fn poll_late(&mut self, now: Instant) -> std::ops::Range<u64> {
-        let timeout = self.model.timeout();
+        let timeout = self.timeout();
         self.count_late(|sent_at| sent_at + timeout <= now)
     }
 
@@ -739,7 +772,7 @@ impl Path {
     fn late_due(&self) -> Instant {
         let next = self.late.max(self.heard_of() + 1);
         if self.state == State::Active && self.remembers(next) && self.eliciting_sent >= next {
-            self.sent(next).at + self.model.timeout()
+            self.sent(next).at + self.timeout()
         } else {
             Instant::FAR_FUTURE
         }
@@ -752,6 +785,12 @@ impl Path {
     }
 
     /// As if it had sent many packets.
+    /// Lets the link be known to be slow.
+    #[cfg(test)]
+    pub(crate) fn set_slow_link(&mut self, rate: Rate, now: Instant) {
+        self.model.set_slow_link(rate, now);
+    }
+
     #[cfg(test)]
     pub(crate) fn skip_to(&mut self, packet_number: u64) {
         self.next_packet_number = packet_number;
@@ -821,9 +860,7 @@ impl Path {
         }
         match self.state {
             State::Active => self.overdue().is_some_and(|at| at <= now) && self.enter(State::Suspect, now),
-            State::Suspect => {
-                silent >= SUSPECT_FOR.max(self.model.timeout() * 2) && self.enter(State::Dead, now)
-            }
+            State::Suspect => silent >= SUSPECT_FOR.max(self.timeout() * 2) && self.enter(State::Dead, now),
             State::Validating => silent >= VALIDATE_FOR && self.enter(State::Dead, now),
             State::Dead => false,
         }

@@ -12,11 +12,20 @@ use super::FULL_PACKET;
 use super::control::{Company, Control, Controller, GROWTH, MIN_WINDOW, Sample, Stake, TRAIN};
 use super::delay::Delay;
 use super::policing::{self, Policing};
+use super::saturation::{self, Saturation};
 use super::times::{BUSY_REPORT_DELAY, Times};
 
 /// A path is paced no slower, whatever is measured or configured: at a rate of zero the next packet
 /// would never come.
 const LEAST: Rate = Rate::from_bps(64_000);
+
+/// Bytes of headers that a link carries with each datagram. Source: IPv4, UDP and Ethernet, as the
+/// rates of scenarios count; what a modem adds is not known, and less than that.
+pub(crate) const LINK_HEADERS: u64 = 42;
+
+/// The least delay of a slow link is kept for this time; then a new one is learnt, as the route may
+/// have changed. Reason: six times as long as on other links.
+const KEEP_LEAST_FOR: Duration = Duration::from_secs(60);
 
 /// What a path is filled to for the sake of its pauses: the 64 packets that access points keep for
 /// a station (mac80211 `STA_MAX_TX_BUFFER`), less the first ones that are handed over.
@@ -55,6 +64,9 @@ pub struct Model {
     stale_after: Duration,
     cap: Option<Rate>,
     policing: Policing,
+    saturation: Saturation,
+    /// The time since which a slow link's least delay has been kept.
+    kept_since: Option<Instant>,
     /// Packets wait for so long before the path hands them over together.
     pause: Duration,
 }
@@ -72,6 +84,8 @@ impl Model {
             stale_after: FIRST_STALE,
             cap,
             policing: Policing::default(),
+            saturation: Saturation::default(),
+            kept_since: None,
             pause: Duration::ZERO,
         }
     }
@@ -121,7 +135,7 @@ impl Model {
     fn predicted(&self, growth: f64) -> PredictedRate {
         let growth = if self.is_growing() { growth } else { 1.0 };
         let expected = self.expected_rate();
-        let growth = match self.times.own_time().rate() {
+        let growth = match self.slow_link() {
             Some(link) if expected != Rate::ZERO => {
                 growth.min((link.as_bps() as f64 / expected.as_bps() as f64).max(1.0))
             }
@@ -161,8 +175,26 @@ impl Model {
     /// What the link is known to carry by what packets take because of their size, or what
     /// [`Self::soon`] says where that is more; `None` where size makes no difference.
     pub(crate) fn link(&self) -> Option<Rate> {
-        let link = self.times.own_time().rate()?;
-        Some(link.max(self.soon().rate()))
+        let link = self.slow_link()?;
+        // What a standing queue shows is measured, and more than any expectation.
+        let soon = self.soon().rate();
+        Some(if self.saturation.rate().is_some() {
+            link
+        } else {
+            link.max(soon)
+        })
+    }
+
+    /// Lets the link be known to be slow.
+    #[cfg(test)]
+    pub(crate) fn set_slow_link(&mut self, rate: Rate, now: Instant) {
+        self.saturation.set(rate, now);
+    }
+
+    /// The rate of a link that is known to be slow.
+    fn slow_link(&self) -> Option<Rate> {
+        let known = [self.times.own_time().rate(), self.saturation.rate()];
+        known.into_iter().flatten().min()
     }
 
     /// The path's delays.
@@ -236,7 +268,7 @@ impl Model {
         // A slow link with a queue is busy, however little there was for it. On another, what a few
         // packets meet is not their own queue: a delay that has risen for good looks like one, and
         // the rate of a probe would count.
-        let is_own = sample.delivered >= TRAIN || self.times.own_time().rate().is_some();
+        let is_own = sample.delivered >= TRAIN || self.slow_link().is_some();
         let sample = &Sample {
             app_limited: sample.app_limited && !(is_busy && is_own),
             delay,
@@ -244,6 +276,8 @@ impl Model {
         };
         if self.controller.never_meets_an_empty_queue() {
             self.times.keep_least(now);
+        } else if self.keeps_least_delay(now) {
+            self.times.keep_least_delay(now);
         }
         self.times.on_report(&sample.delay, now);
         let seen = policing::Seen {
@@ -255,7 +289,31 @@ impl Model {
         };
         self.policing.on_report(&seen, now);
         self.controller.on_report(sample, &mut self.times, now);
+        let rate = self.peak_rate();
+        let queue = if is_busy { queue } else { Duration::ZERO };
+        let headers = LINK_HEADERS * u64::from(sample.delay.packets);
+        let seen = saturation::Seen {
+            queue,
+            bytes: sample.reported + headers,
+            size: sample.delay.size,
+        };
+        self.saturation.on_report(seen, rate, now);
         self.doubt(sample, now);
+    }
+
+    /// Returns whether the least delay is to grow no older: a call and what is sent beside it keep
+    /// a slow link busy, and a queue that stands for longer than the window of the least delay
+    /// would be taken for a part of it.
+    fn keeps_least_delay(&mut self, now: Instant) -> bool {
+        if self.slow_link().is_none_or(|link| link > saturation::SLOW) {
+            self.kept_since = None;
+            return false;
+        }
+        let kept = now.since(*self.kept_since.get_or_insert(now));
+        if kept >= KEEP_LEAST_FOR + super::delay::WINDOW * 2 {
+            self.kept_since = None;
+        }
+        kept < KEEP_LEAST_FOR
     }
 
     /// Forgets a rate that is far below what the path has carried and that nothing has sampled for

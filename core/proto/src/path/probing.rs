@@ -61,7 +61,7 @@ impl Path {
     pub fn poll_timeout(&self, session_used: Instant, now: Instant) -> Instant {
         let state = match self.state {
             State::Active => self.overdue().unwrap_or(Instant::FAR_FUTURE).min(self.late_due()),
-            State::Suspect => self.since + SUSPECT_FOR.max(self.model.timeout() * 2),
+            State::Suspect => self.since + SUSPECT_FOR.max(self.timeout() * 2),
             State::Validating => self.since + VALIDATE_FOR,
             State::Dead => Instant::FAR_FUTURE,
         };

@@ -77,6 +77,12 @@ impl Times {
         self.own_time.keep(now);
     }
 
+    /// Lets the least delay grow no older, as a slow link is never idle at present. What packets
+    /// take because of their size is learnt on.
+    pub(super) fn keep_least_delay(&mut self, now: Instant) {
+        self.delay.keep_least(now);
+    }
+
     /// Smoothed round trip (RFC 6298); zero when nothing is known.
     #[must_use]
     pub(super) fn round_trip(&self) -> Duration {

@@ -64,7 +64,8 @@ enum Part<'a, B> {
     Parity(Parity, &'a [u8]),
     /// Some of the burst's bytes of a stream.
     Stream(Position, Range<u32>),
-    Frames(&'a [u8]),
+    /// A whole body: frames of streams, or a bundle.
+    Bytes(&'a [u8]),
 }
 
 /// Bytes of a stream that a burst carries.
@@ -98,6 +99,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             Body::Packets { run, .. } => Some(run),
             Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
@@ -116,6 +118,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             }),
             Body::Packets { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
@@ -135,6 +138,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             Body::Packets { .. }
             | Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
@@ -153,7 +157,12 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
         } = *self;
         let count = match transmit.body {
             Body::Packets { count, .. } | Body::Stream { count, .. } => count,
-            Body::StreamFrames | Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
+            Body::StreamFrames
+            | Body::Bundle { .. }
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => 1,
         };
         (0..count).map(move |step| Datagram {
             number: transmit.packet_number + u64::from(step),
@@ -179,7 +188,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
                     let position = Position::new(id, offset + u64::from(start), is_last);
                     Part::Stream(position, start..len.min(start + u32::from(each)))
                 }
-                Body::StreamFrames => Part::Frames(symbol),
+                Body::StreamFrames | Body::Bundle { .. } => Part::Bytes(symbol),
                 Body::Report(report) => Part::Report(report),
                 Body::Probe(probe) => Part::Token {
                     token: probe.token,
@@ -203,7 +212,7 @@ impl<B: Copy> Datagram<'_, B> {
         match &self.part {
             Part::Segment(run, index) => Some((run, *index)),
             Part::Piece(run, _) => Some((run, run.next)),
-            Part::Report(_) | Part::Token { .. } | Part::Parity(..) | Part::Stream(..) | Part::Frames(_) => {
+            Part::Report(_) | Part::Token { .. } | Part::Parity(..) | Part::Stream(..) | Part::Bytes(_) => {
                 None
             }
         }
@@ -219,7 +228,7 @@ impl<B: Copy> Datagram<'_, B> {
             Part::Token { len, .. } => *len,
             Part::Parity(_, symbol) => PARITY_LEN + symbol.len(),
             Part::Stream(_, range) => STREAM_LEN + range.len(),
-            Part::Frames(frames) => frames.len(),
+            Part::Bytes(bytes) => bytes.len(),
         }
     }
 
@@ -258,7 +267,7 @@ impl<B: Copy> Datagram<'_, B> {
                 position.emit(head);
                 tail.copy_from_slice(&packet[range.start as usize..range.end as usize]);
             }
-            Part::Frames(frames) => body.copy_from_slice(frames),
+            Part::Bytes(bytes) => body.copy_from_slice(bytes),
         }
     }
 

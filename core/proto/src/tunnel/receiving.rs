@@ -288,6 +288,7 @@ impl<T, K, S: Source> Receiving<T, K, S> {
         let mut spoofed = 0;
         if let Some(item) = refused {
             spoofed += self.take_joined(&item, now, items, out);
+            spoofed += self.take_unbundled(now, items, out);
             if let Some(accepted) = self.ingress.poll_accepted() {
                 items.take_bytes(&item, &accepted);
             }
@@ -331,6 +332,24 @@ impl<T, K, S: Source> Receiving<T, K, S> {
             items.free(item);
         }
         0
+    }
+
+    /// Takes in the packets of a bundle; returns how many were refused for their source.
+    fn take_unbundled(&mut self, now: Instant, items: &mut impl Items<T>, out: &mut Vec<T>) -> u64 {
+        let mut spoofed = 0;
+        while let Some(whole) = self.ingress.poll_unbundled() {
+            if !self.owns_source(&whole.packet) {
+                spoofed += 1;
+                continue;
+            }
+            let Some(item) = items.store(&whole.packet, &whole.inner) else {
+                continue;
+            };
+            if let Some(item) = self.ingress.handle_unbundled(&whole.inner, item, now, out) {
+                items.free(item);
+            }
+        }
+        spoofed
     }
 
     /// Takes in what parity brought back; returns how many packets were refused for their source.

@@ -193,9 +193,20 @@ impl<B: Copy, K> Sending<B, K> {
             }
             self.spent = last.then_some(run.buffer);
         }
+        if let Body::Bundle { .. } = transmit.body {
+            for at in 0..self.egress.bundled().len() {
+                let run = self.egress.bundled()[at];
+                self.egress.add_to_bundle(buffers.packet(&run));
+            }
+        }
         let datagrams = match transmit.body {
             Body::Packets { count, .. } | Body::Stream { count, .. } => u64::from(count),
-            Body::StreamFrames | Body::Report(_) | Body::Probe(_) | Body::Reply(_) | Body::Parity { .. } => 1,
+            Body::StreamFrames
+            | Body::Bundle { .. }
+            | Body::Report(_)
+            | Body::Probe(_)
+            | Body::Reply(_)
+            | Body::Parity { .. } => 1,
         };
         let path = self.paths().find(|path| path.id == transmit.path);
         let mtu = path.map_or(u16::MAX, Path::outer_mtu);
@@ -205,6 +216,7 @@ impl<B: Copy, K> Sending<B, K> {
             Body::Packets { .. }
             | Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Reply(_)
             | Body::Parity { .. } => 0,
@@ -214,6 +226,7 @@ impl<B: Copy, K> Sending<B, K> {
             key: self.key(),
             symbol: match transmit.body {
                 Body::StreamFrames => self.egress.stream_frames(),
+                Body::Bundle { .. } => self.egress.bundle(),
                 Body::Packets { .. }
                 | Body::Stream { .. }
                 | Body::Report(_)

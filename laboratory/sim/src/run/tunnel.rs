@@ -25,7 +25,7 @@ use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::compression::{Compressed, Form};
 use hawser_wire::data::{Class, FRAMING, Inner, Kind, Outer};
-use hawser_wire::inner::protocol;
+use hawser_wire::inner::{fill_ipv4_checksum, protocol};
 use hawser_wire::layer::{Layer, Pattern, Reading, Rule};
 use hawser_wire::offload::Offload;
 use hawser_wire::preference::Preference;
@@ -784,6 +784,8 @@ fn write_headers(bytes: &mut Vec<u8>, packet: &Packet) {
     bytes[9] = protocol::UDP;
     if let Body::Datagram(datagram) = packet.body {
         bytes[1] |= (datagram.mark as u8) << 2;
+        bytes[24..26].copy_from_slice(&(packet.size - 20).to_be_bytes());
+        fill_ipv4_checksum(bytes, 20);
     }
     if let Body::Tcp(segment) = packet.body {
         let header = (packet.size - 20).saturating_sub(segment.payload);

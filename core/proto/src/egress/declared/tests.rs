@@ -56,6 +56,7 @@ fn sent(egress: &mut Egress<u32>, at: Instant) -> Vec<u32> {
             Body::Packets { run, count, .. } => Some(vec![run.buffer; count.into()]),
             Body::Stream { .. }
             | Body::StreamFrames
+            | Body::Bundle { .. }
             | Body::Report(_)
             | Body::Probe(_)
             | Body::Reply(_)
