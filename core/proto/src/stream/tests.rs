@@ -7,6 +7,7 @@ use hawser_wire::data::{Inner, Kind};
 use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames, reason};
 use proptest::prelude::*;
 
+use super::admission::{ConnectRate, Reserve};
 use super::receiving::{Config, Notice, Receiving};
 use super::sending::{Sending, SendingNotice};
 
@@ -279,6 +280,8 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
 fn small() -> Config {
     Config {
         capacity: 40_000,
+        first_capacity: 10_000,
+        connects: None,
         window: 4_000,
         max_window: 16_000,
         max_streams: 16,
@@ -398,6 +401,127 @@ fn requests_may_overtake_each_other_and_are_opened_once() {
         })
         .collect();
     assert_eq!(opened, [4, 0, 2]);
+}
+
+/// Answers that a receiving half has for the peer.
+fn answers(receiving: &mut Receiving) -> Vec<(u32, Outcome)> {
+    std::iter::from_fn(|| receiving.poll_event())
+        .filter_map(|event| match event {
+            super::Event::Send(Frame::Answer { id, outcome, .. }) => Some((id.number(), outcome)),
+            super::Event::Send(_) | super::Event::Heard(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn connections_that_come_too_fast_are_refused_until_the_bucket_fills() {
+    let mut receiving = Receiving::new(Config {
+        connects: Some(ConnectRate {
+            per_second: 2,
+            burst: 3,
+        }),
+        ..small()
+    });
+    for number in 0..5 {
+        receiving.handle_frame(&Frame::Open(request(2 * number)), at(0));
+    }
+    assert_eq!((receiving.len(), receiving.counters().too_fast), (3, 2));
+    assert_eq!(
+        answers(&mut receiving),
+        [(6, Outcome::Exhausted), (8, Outcome::Exhausted)]
+    );
+    receiving.handle_frame(&Frame::Open(request(6)), at(500));
+    receiving.handle_frame(&Frame::Open(request(8)), at(500));
+    assert_eq!((receiving.len(), receiving.counters().too_fast), (4, 3));
+}
+
+#[test]
+fn a_session_for_which_the_hub_has_no_memory_is_refused_until_another_ends() {
+    let config = small();
+    let reserve = Reserve::new(2 * config.first_capacity);
+    let mut sessions = [0; 3].map(|_| Receiving::with_reserve(config, reserve.clone()));
+    for session in &mut sessions {
+        session.handle_frame(&Frame::Open(request(0)), at(0));
+    }
+    assert_eq!(sessions.each_ref().map(Receiving::len), [1, 1, 0]);
+    assert_eq!(answers(&mut sessions[2]), [(0, Outcome::Exhausted)]);
+    assert_eq!(sessions[2].counters().no_memory, 1);
+    assert_eq!(reserve.free(), 0);
+    // Another stream of the same session shares what it has.
+    sessions[0].handle_frame(&Frame::Open(request(2)), at(1));
+    assert_eq!(sessions[0].len(), 2);
+    sessions[0].forget(id(0));
+    assert_eq!(reserve.free(), 0);
+    sessions[0].forget(id(2));
+    sessions[2].handle_frame(&Frame::Open(request(2)), at(2));
+    assert_eq!(sessions[2].len(), 1);
+    drop(sessions);
+    assert_eq!(reserve.free(), 2 * config.first_capacity);
+}
+
+/// Bytes of a stream as a datagram.
+fn datagram(stream: StreamId, offset: u64, len: usize) -> (Inner, Vec<u8>) {
+    let position = Position::new(stream, offset, false);
+    let mut head = [0; STREAM_LEN];
+    position.emit(&mut head);
+    let body = head.into_iter().chain((0..len).map(|_| 0)).collect();
+    let (flow, sequence) = position.fields();
+    let inner = Inner {
+        flow,
+        sequence,
+        ..Inner::plain(Kind::Stream)
+    };
+    (inner, body)
+}
+
+#[test]
+fn the_window_of_a_session_grows_while_it_is_in_use_and_the_reserve_has_room() {
+    let config = Config {
+        first_capacity: 10_000,
+        capacity: 80_000,
+        window: 80_000,
+        max_window: 80_000,
+        ..small()
+    };
+    let credit = |free: u64| {
+        let mut receiving = Receiving::with_reserve(config, Reserve::new(free));
+        receiving.handle_frame(&Frame::Open(request(0)), at(0));
+        let (mut credit, mut sent) = (0, 0);
+        for round in (10..200).step_by(10) {
+            while let Some(event) = receiving.poll_event() {
+                if let super::Event::Send(Frame::Session(granted)) = event {
+                    credit = granted;
+                }
+            }
+            while sent < credit {
+                let len = (credit - sent).min(1_000);
+                let (inner, body) = datagram(id(0), sent, len as usize);
+                assert!(
+                    receiving.handle_bytes(&inner, &body, at(round)).is_some(),
+                    "within credit"
+                );
+                sent += len;
+            }
+            receiving.handle_frame(
+                &Frame::Blocked {
+                    id: id(0),
+                    credit: 80_000,
+                },
+                at(round),
+            );
+            receiving.consume(id(0), sent, at(round));
+            receiving.flush(at(round));
+        }
+        while let Some(event) = receiving.poll_event() {
+            if let super::Event::Send(Frame::Session(granted)) = event {
+                credit = granted;
+            }
+        }
+        credit - sent
+    };
+    assert_eq!(credit(1_000_000), 80_000, "up to its bound");
+    assert_eq!(credit(45_000), 40_000, "up to what the reserve has");
+    assert_eq!(credit(10_000), 10_000);
 }
 
 #[test]
