@@ -14,10 +14,10 @@ pub const MAX_FORM_RULES: usize = 64;
 /// Form of a TCP connection in the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Form {
-    /// Its packets are transferred.
+    /// Packets of the connection are transferred.
     #[default]
     EndToEnd,
-    /// It is split, and its bytes are a stream.
+    /// Both ends have a TCP of their own, and the bytes between them are a stream.
     Stream,
 }
 

@@ -13,8 +13,9 @@
 //! ```
 //!
 //! **Credit.** A stream's credit is what was consumed of it and its window; the credit of all
-//! streams together is what was consumed of all and a window that grows up to [`Config::capacity`] as
-//! far as the [`Reserve`] of all sessions has room. Both only rise. A window
+//! streams together is what was consumed of all and a window that is twice the largest of a
+//! stream, up to [`Config::capacity`] and as far as the [`Reserve`] of all sessions has room. Both
+//! only rise. A window
 //! doubles when its sender says that more than half of it is in use ([`Frame::Blocked`]) while the
 //! reader keeps up, so it becomes two to four times what is on its way and out of order: rate and
 //! round trip need not be known. A reader that has stopped leaves the window as it is.
@@ -36,7 +37,7 @@ use super::ranges::Ranges;
 pub struct Config {
     /// Bytes of all streams that may be on their way or stored.
     pub capacity: u64,
-    /// The same, of a session whose first stream begins.
+    /// Bytes of all streams of a session whose first stream begins, up to `capacity`.
     pub first_capacity: u64,
     /// Window of a new stream.
     pub window: u64,
@@ -182,14 +183,12 @@ impl Incoming {
     }
 
     /// Doubles the window, whose sender uses more than half of `credit`, if the reader keeps up.
-    /// Returns whether it does.
-    fn grow(&mut self, credit: u64, max: u64) -> bool {
+    fn grow(&mut self, credit: u64, max: u64) {
         let keeps_up = self.next - self.consumed <= self.window / 4;
         if keeps_up && credit >= self.grown_to && self.window < max {
             self.window = (self.window * 2).min(max);
             self.grown_to = self.credit();
         }
-        keeps_up
     }
 }
 
@@ -439,11 +438,10 @@ impl Receiving {
             Frame::Reset { id, code, sent } => self.on_reset(*id, *code, *sent, now),
             Frame::Blocked { id, credit } => match self.streams.get_mut(id) {
                 Some(stream) => {
-                    let keeps_up = stream.grow(*credit, self.config.max_window);
+                    stream.grow(*credit, self.config.max_window);
+                    let window = stream.window;
                     self.due.note(*id, stream, now);
-                    if keeps_up {
-                        self.grow();
-                    }
+                    self.grow(window);
                     self.events.push_back(Event::Send(Frame::Session(self.promised)));
                 }
                 None => self.on_unknown(*id),
@@ -517,11 +515,10 @@ impl Receiving {
         }
     }
 
-    /// Doubles the window of all streams when more than half of it is in use.
-    fn grow(&mut self) {
-        let larger = (self.capacity * 2).min(self.config.capacity);
-        let is_used = self.promised.saturating_sub(self.received) <= self.capacity / 2;
-        if is_used && larger > self.capacity && self.reserved.set(larger.max(self.reserved.bytes())) {
+    /// Makes the window of all streams twice the largest of one, as far as the reserve has room.
+    fn grow(&mut self, window: u64) {
+        let larger = (window * 2).min(self.config.capacity);
+        if larger > self.capacity && self.reserved.set(larger.max(self.reserved.bytes())) {
             self.capacity = larger;
             self.announce();
         }

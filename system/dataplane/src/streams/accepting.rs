@@ -24,7 +24,7 @@ const MAX_REASONS: usize = 2 * hawser_proto::flow::MAX_FLOWS;
 pub(crate) struct Accepting {
     listener: Listener,
     pub(crate) near: Near,
-    /// Which connections become streams.
+    /// Rules for the connections that become streams.
     pub(crate) forms: Forms,
     /// Reasons for the forms of connections.
     reasons: HashMap<FlowKey, &'static str>,
@@ -69,7 +69,7 @@ impl Accepting {
     /// Decides the form of a connection that begins.
     ///
     /// # Errors
-    /// It goes as packets, for this reason.
+    /// The connection goes as packets, for this reason.
     pub(crate) fn decide(&mut self, key: &FlowKey, dscp: u8) -> Result<(), &'static str> {
         match self.forms.form(key, dscp) {
             (Form::Stream, reason) => {
