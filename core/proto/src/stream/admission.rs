@@ -33,7 +33,7 @@ impl Reserve {
         Self::new(u64::MAX)
     }
 
-    /// Bytes that nobody has taken.
+    /// Bytes that are not taken.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.free.load(Ordering::Relaxed)

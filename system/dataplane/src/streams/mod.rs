@@ -84,7 +84,8 @@ impl StreamUse {
 const FIRST_CAPACITY: u64 = 1 << 20;
 /// Memory of what was read of streams by all sessions of a client, of all pairs of threads.
 ///
-/// Source: twice what packets may take (`CAPACITY`, `system/dataplane/src/sessions.rs`); what streams have sent stays until it is acknowledged.
+/// Source: twice what packets may take (`CAPACITY`, `system/dataplane/src/sessions.rs`); what
+/// streams have sent stays until it is acknowledged.
 const STREAM_CAPACITY: u64 = 256 << 20;
 
 /// Name of a stream in this process.
