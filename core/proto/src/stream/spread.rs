@@ -9,9 +9,9 @@ use crate::scheduler::PathView;
 /// A path that adds a share of the rate delays all bytes behind its own once; it is worth that
 /// when the share of this time is more.
 ///
-/// Sweep: 3, 10 and 30 s. With 3 s a far network of 200 Mbit/s that shuffles grows more slowly
-/// (0.19 of the oracle in place of 0.32), with 30 s a stream waits up to 4.6 s for a network that
-/// fails behind a deep queue.
+/// Source: a sweep of 3, 10 and 30 s. With 3 s a far network of 200 Mbit/s that shuffles grows
+/// more slowly (0.19 of the oracle in place of 0.32), with 30 s a stream waits up to 4.6 s for a
+/// network that fails behind a deep queue.
 const WORTH: Duration = Duration::from_secs(10);
 
 /// Chooses the ready path that delivers first, by its place in `views`. A far path does not wait
