@@ -169,8 +169,8 @@ impl<T> Ingress<T> {
     }
 
     /// Takes streams from now on, and says so in reports.
-    pub fn take_streams(&mut self, config: stream::Config) {
-        self.streams = Some(stream::Receiving::new(config));
+    pub fn take_streams(&mut self, config: stream::Config, reserve: stream::Reserve) {
+        self.streams = Some(stream::Receiving::with_reserve(config, reserve));
     }
 
     /// The streams in this direction, where they are taken.

@@ -33,9 +33,11 @@ pub(crate) fn session(input: &[u8]) {
 pub(crate) fn stream(input: &[u8]) {
     let config = stream::Config {
         capacity: 64 << 10,
+        first_capacity: 16 << 10,
         window: 8 << 10,
         max_window: 32 << 10,
         max_streams: 8,
+        connects: None,
     };
     let (mut receiving, mut sending) = (stream::Receiving::new(config), stream::Sending::default());
     let mut now = Instant::ZERO + Duration::from_secs(1);

@@ -4,13 +4,14 @@
 //! the rest when the client ends.
 
 use anyhow::Context;
-use hawser_config::{self as config, ClientConfig, TcpMode};
+use hawser_config::{self as config, ClientConfig};
 use hawser_linux::inbound::{INBOUND_TABLE, Inbound};
 use hawser_linux::system::System;
 use hawser_wire::readdress::{ALIAS4, ALIAS6};
 
-/// The rules that a configuration asks for; none where everything may come in.
-fn wanted(config: &ClientConfig) -> Option<Inbound> {
+/// The rules that a configuration asks for; none where everything may come in. `splits`: whether
+/// connections may be streams.
+fn wanted(config: &ClientConfig, splits: bool) -> Option<Inbound> {
     let services = match &config.inbound {
         config::Inbound::Open => return None,
         config::Inbound::Closed => Vec::new(),
@@ -21,9 +22,9 @@ fn wanted(config: &ClientConfig) -> Option<Inbound> {
         services,
         forwarded: config.port_forwards.iter().map(|port| port.0.service).collect(),
         subnets: config.subnets.iter().map(|net| net.0).collect(),
-        aliases: match config.tcp {
-            TcpMode::Stream => vec![ALIAS4.into(), ALIAS6.into()],
-            TcpMode::EndToEnd => Vec::new(),
+        aliases: match splits {
+            true => vec![ALIAS4.into(), ALIAS6.into()],
+            false => Vec::new(),
         },
     })
 }
@@ -32,8 +33,8 @@ fn wanted(config: &ClientConfig) -> Option<Inbound> {
 ///
 /// # Errors
 /// `nft` is missing or refuses.
-pub(super) fn close(system: &mut System, config: &ClientConfig) -> anyhow::Result<()> {
-    let Some(inbound) = wanted(config) else {
+pub(super) fn close(system: &mut System, config: &ClientConfig, splits: bool) -> anyhow::Result<()> {
+    let Some(inbound) = wanted(config, splits) else {
         return Ok(());
     };
     let set = system.nft_table(INBOUND_TABLE, &inbound.body());
@@ -46,12 +47,16 @@ pub(super) fn close(system: &mut System, config: &ClientConfig) -> anyhow::Resul
 ///
 /// # Errors
 /// `nft` refuses; what stood before stands.
-pub(super) fn change(system: &mut System, old: &ClientConfig, new: &ClientConfig) -> anyhow::Result<()> {
-    if wanted(old) == wanted(new) {
+pub(super) fn change(
+    system: &mut System,
+    (old, new): (&ClientConfig, &ClientConfig),
+    splits: bool,
+) -> anyhow::Result<()> {
+    if wanted(old, splits) == wanted(new, splits) {
         return Ok(());
     }
-    match wanted(new) {
-        Some(_) => close(system, new),
+    match wanted(new, splits) {
+        Some(_) => close(system, new, splits),
         None => {
             let dropped = system.drop_nft_table(INBOUND_TABLE);
             dropped.context("cannot let in what the hub begins")
@@ -65,9 +70,15 @@ mod tests {
 
     #[test]
     fn lets_in_what_the_configuration_names() {
-        let read = |text: &str| wanted(&toml::from_str(text).unwrap());
+        let read = |text: &str| wanted(&toml::from_str(text).unwrap(), false);
         let closed = read("").unwrap();
         assert_eq!(closed.tunnel, "hawser0");
+        assert!(closed.aliases.is_empty());
+        let splits = wanted(&ClientConfig::default(), true).unwrap();
+        assert_eq!(
+            splits.aliases,
+            [ALIAS4.into(), ALIAS6.into()].map(|alias: std::net::IpAddr| alias)
+        );
         assert!(closed.services.is_empty() && closed.forwarded.is_empty() && closed.subnets.is_empty());
         assert_eq!(read("inbound = \"closed\""), Some(closed));
         assert_eq!(read("inbound = \"open\""), None);

@@ -35,7 +35,7 @@ pub(super) async fn prepare(run_dir: &RunDir, config: &ClientConfig) -> anyhow::
         warn_of_near_resolvers(config);
     }
     // Before there is an interface that anything could come in by.
-    inbound::close(&mut system, config)?;
+    inbound::close(&mut system, config, config.forms().may_split())?;
     if config.runs_direct_beside() {
         // Direct mode takes over what keeps flows to their networks, and undoes the rest when its
         // own rules stand.

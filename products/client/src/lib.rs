@@ -69,7 +69,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use hawser_config::identity::{Identity, random};
-use hawser_config::{ClientConfig, RuleConfig, Schedulers, TcpMode, Via};
+use hawser_config::{ClientConfig, RuleConfig, Schedulers, Via};
 use hawser_control::client::driver::{Driver, Told, Want, fresh_index};
 use hawser_control::client::networks::Way;
 use hawser_control::client::ways_out::{OpenWaysOut, WaysOut};
@@ -204,7 +204,8 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
             finder: Some(finder),
         }));
     }
-    if config.tcp == TcpMode::Stream {
+    let splits = config.forms().may_split();
+    if splits {
         raise_file_limit();
     }
     let plane = hawser_dataplane::start(DataPlaneConfig {
@@ -212,7 +213,7 @@ pub async fn run(options: ClientOptions, parts: Parts, intents: Option<SocketOpt
         pairs: Pairs::ONE,
         format: Format::Ip,
         client_policy: None,
-        streams: (config.tcp == TcpMode::Stream).then_some(StreamUse::Client),
+        streams: splits.then_some(StreamUse::Client),
         trial: Trial::default(),
         seed: u64::from_be_bytes(random()),
     })?;
@@ -247,6 +248,8 @@ struct Client {
     config: ClientConfig,
     hubs: Hubs,
     driver: Driver,
+    /// Connections may become streams.
+    splits: bool,
     /// Another hub: the one before, where connections go on that began there, or one that rules
     /// choose, or through which destinations are reached sooner.
     second: Option<Second>,
@@ -316,9 +319,14 @@ impl Client {
         (tunnel, quotas, pool): (Tunnel, Quotas, Box<dyn WaysOut>),
         plane: &DataPlane,
     ) -> Self {
+        let driver = Driver::new(Arc::clone(&plane.orders), session_config(&config));
+        let forms = config.forms();
+        let splits = forms.may_split();
+        driver.order(hawser_dataplane::Change::SetForms(forms));
         Self {
             hubs,
-            driver: Driver::new(Arc::clone(&plane.orders), session_config(&config)),
+            driver,
+            splits,
             second: None,
             leading: None,
             second_at: tokio::time::Instant::now(),

@@ -51,7 +51,7 @@ impl Client {
             ("interface", old.interface != self.config.interface),
             ("mtu", old.mtu != self.config.mtu),
             ("dns", old.dns != self.config.dns),
-            ("tcp", old.tcp != self.config.tcp),
+            ("tcp", self.config.forms().may_split() && !self.splits),
             ("metrics", old.metrics != self.config.metrics),
             ("otlp", old.otlp != self.config.otlp),
             ("history", old.history != self.config.history),
@@ -77,14 +77,13 @@ impl Client {
         ];
         let restart = differing(&fixed);
         self.config.interface = old.interface.clone();
-        // What lets streams in stays as long as there are streams.
-        self.config.tcp = old.tcp;
         self.options.log.set(self.config.log.as_ref())?;
         // One that is to be closed may have been taken away with all of nftables.
         if old.kill_switch || self.config.kill_switch {
             self.tunnel.kill_switch(&self.config).await?;
         }
-        inbound::change(self.tunnel.system(), &old, &self.config)?;
+        // What lets streams in stays as long as there may be some.
+        inbound::change(self.tunnel.system(), (&old, &self.config), self.splits)?;
         self.tunnel.stay_near(&self.config).await?;
         for change in changes(&before, &self.used()) {
             self.on_change(change)?;
@@ -114,6 +113,9 @@ impl Client {
         if let Some(session) = self.driver.machine.session().map(SessionId) {
             let rules = self.config.layer_rules();
             self.driver.order(Change::SetLayerRules { session, rules });
+        }
+        if old.forms() != self.config.forms() {
+            self.driver.order(Change::SetForms(self.config.forms()));
         }
         if old.deadline_rules() != self.config.deadline_rules() {
             for driver in self.drivers() {

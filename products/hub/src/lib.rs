@@ -870,7 +870,11 @@ fn stream_use(config: &HubConfig) -> Option<StreamUse> {
     let pool6 = config.pool6.iter().map(|net| IpAddr::from(net.0));
     let mut pools = std::iter::once(IpAddr::from(config.pool.0)).chain(pool6);
     let is_translated = pools.all(|pool| masks(config.nat, is_private(pool)));
-    (max_per_client > 0 && is_translated).then_some(StreamUse::Hub { max_per_client })
+    (max_per_client > 0 && is_translated).then_some(StreamUse::Hub {
+        max_per_client,
+        connects: config.streams.connects(),
+        memory: config.streams.memory.0,
+    })
 }
 
 fn masks(nat: Nat, private: bool) -> bool {

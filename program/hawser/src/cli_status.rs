@@ -124,7 +124,12 @@ pub(crate) fn explain(args: &ExplainArgs) -> anyhow::Result<ExitCode> {
         }
         say!("  class {} because {}", text(&flow["class"]), text(&flow["why"]))?;
         match flow["tcp"].as_str() {
-            Some("stream") => say!("  a stream: this machine and the hub each have a TCP of their own")?,
+            Some("stream") => {
+                say!("  a stream: this machine and the hub each have a TCP of their own")?;
+                if let Some(why) = flow["tcp_why"].as_str() {
+                    say!("  because {why}")?;
+                }
+            }
             Some(reason) => say!("  end-to-end, as packets, because {reason}")?,
             None => {}
         }

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
 use std::time::Duration;
 
+use hawser_linux::direct::Protocol;
 use hawser_linux::netlink::HardwareAddress;
+use hawser_proto::stream::{Forms, MAX_FORM_RULES};
 use hawser_steer::quota::Quota;
 use hawser_units::Bytes;
 use hawser_wire::deadline::{DeadlineRule, MAX_DEADLINE_RULES};
@@ -188,11 +190,13 @@ impl ClientConfig {
     }
 
     /// Lists how long packets of flows are of use in the tunnel; the first rule that fits decides.
-    /// A rule before them whose flows use the hub is an exception.
+    /// A rule before them whose flows use the hub is an exception, unless all that it has is `tcp`.
     #[must_use]
     pub fn deadline_rules(&self) -> Vec<DeadlineRule> {
         let is_for_tunnel = |rule: &&RuleConfig| {
-            rule.domains.is_empty() && rule.flows.cgroup.is_none() && rule.via(true) == Via::Hub
+            let is_form = rule.tcp.is_some() && rule.deadline.is_none();
+            let is_known = rule.domains.is_empty() && rule.flows.cgroup.is_none();
+            is_known && !is_form && rule.via(true) == Via::Hub
         };
         let Some(last) = self.rules.iter().rposition(|rule| rule.deadline.is_some()) else {
             return Vec::new();
@@ -200,6 +204,37 @@ impl ClientConfig {
         let rules = self.rules[..=last].iter().filter(is_for_tunnel);
         let most = usize::from(MAX_DEADLINE_RULES);
         rules.flat_map(RuleConfig::deadline_rules).take(most).collect()
+    }
+
+    /// Decides which connections are streams; the first rule that fits decides. A rule before
+    /// those with `tcp`, whose flows use the hub, is an exception, unless all that it has is a
+    /// deadline: packets of TCP have none.
+    #[must_use]
+    pub fn forms(&self) -> Forms {
+        let unless_ruled = self.tcp.into();
+        let Some(last) = self.rules.iter().rposition(|rule| rule.tcp.is_some()) else {
+            return Forms {
+                unless_ruled,
+                rules: Vec::new(),
+            };
+        };
+        let is_for_tcp = |rule: &&RuleConfig| {
+            let has_tcp = rule
+                .flows
+                .protocol
+                .is_none_or(|protocol| protocol == Protocol::Tcp);
+            let is_known = rule.domains.is_empty() && rule.flows.cgroup.is_none();
+            let is_deadline = rule.deadline.is_some() && rule.tcp.is_none();
+            has_tcp && is_known && !is_deadline && rule.via(true) == Via::Hub
+        };
+        let rules = self.rules[..=last].iter().filter(is_for_tcp);
+        Forms {
+            unless_ruled,
+            rules: rules
+                .flat_map(RuleConfig::form_rules)
+                .take(MAX_FORM_RULES)
+                .collect(),
+        }
     }
 
     /// Gives settings that are for a device to the name that it has now. Those of a device that is

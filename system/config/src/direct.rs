@@ -21,9 +21,10 @@ use toml::{Table, Value};
 use super::one_or_more::OneOrMore;
 use super::values::address_and_prefix;
 use super::when::When;
-use super::{Deadline, HostName, Pattern, Span};
+use super::{Deadline, HostName, Pattern, Span, TcpMode};
 
 mod deadline;
+mod form;
 
 /// The table `[direct]`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -107,6 +108,8 @@ pub struct RuleConfig {
     pub hub: Option<HostName>,
     /// The time for which packets of its flows are of use, in the tunnel.
     pub deadline: Option<Deadline>,
+    /// Form of its TCP connections in the tunnel.
+    pub tcp: Option<TcpMode>,
     /// Through the hub or past it; what it says with `None`, [`RuleConfig::via`] tells.
     via: Option<Via>,
 }
@@ -134,6 +137,7 @@ struct RawRule {
     strict: bool,
     hub: Option<HostName>,
     deadline: Option<Deadline>,
+    tcp: Option<TcpMode>,
     via: Option<Via>,
 }
 
@@ -143,9 +147,10 @@ impl TryFrom<RawRule> for RuleConfig {
     fn try_from(raw: RawRule) -> Result<Self, String> {
         let protocol = raw.protocol.map(|name| name.0);
         let is_open = raw.network.0.is_empty() && raw.spread.is_none();
-        if is_open && raw.via.is_none() && raw.hub.is_none() && raw.deadline.is_none() {
+        let says_how = raw.deadline.is_some() || raw.tcp.is_some();
+        if is_open && raw.via.is_none() && raw.hub.is_none() && !says_how {
             return Err(
-                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", deadline = \"150ms\", via = \"direct\", via = \"hub\" or via = \"faster\""
+                "the rule says of its flows not where they go: add network = \"wlan0\", spread = \"even\", deadline = \"150ms\", tcp = \"end-to-end\", via = \"direct\", via = \"hub\" or via = \"faster\""
                     .to_owned(),
             );
         }
@@ -189,9 +194,10 @@ impl TryFrom<RawRule> for RuleConfig {
             strict: raw.strict,
             hub: raw.hub,
             deadline: raw.deadline,
+            tcp: raw.tcp,
             via: raw.via,
         };
-        if let Some(reason) = rule.unfit_for_deadline() {
+        if let Some(reason) = rule.unfit_for_deadline().or(rule.unfit_for_form()) {
             return Err(reason.to_owned());
         }
         if rule.hub.is_some() && (!is_open || rule.strict || !rule.is_by_destination()) {
@@ -223,8 +229,11 @@ impl RuleConfig {
         let rule: Self = table
             .try_into()
             .map_err(|error: toml::de::Error| error.message().to_owned())?;
-        match rule.hub {
-            Some(_) => Err("hub is for rules in client.toml: write it there, and hawser reload".to_owned()),
+        let is_of_file = [("hub", rule.hub.is_some()), ("tcp", rule.tcp.is_some())];
+        match is_of_file.iter().find(|(_, is_set)| *is_set) {
+            Some((key, _)) => Err(format!(
+                "{key} is for rules in client.toml: write it there, and hawser reload"
+            )),
             None => Ok(rule),
         }
     }

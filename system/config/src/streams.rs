@@ -1,6 +1,12 @@
-//! TCP connections as streams: `tcp` of `client.toml`, `[streams]` of `hub.toml`.
+//! TCP connections as streams: `tcp` of `client.toml` and its rules, `[streams]` of `hub.toml`.
 
+use std::num::NonZeroU16;
+
+use hawser_proto::stream::{ConnectRate, Form};
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+
+use crate::Size;
 
 /// Form of TCP connections that enter the tunnel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -14,13 +20,61 @@ pub enum TcpMode {
     Stream,
 }
 
+impl From<TcpMode> for Form {
+    fn from(mode: TcpMode) -> Self {
+        match mode {
+            TcpMode::EndToEnd => Self::EndToEnd,
+            TcpMode::Stream => Self::Stream,
+        }
+    }
+}
+
 /// `[streams]`: connections that the hub opens for its clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct StreamsConfig {
     /// Streams of a client at once; 0 for none. Unless set, 1,024, and none where `nat_addresses`
     /// names addresses that may move to a standby.
     pub most_per_client: Option<u16>,
+    /// Connections that a client opens in a second, in the long run; five times as many at once.
+    pub connects_per_second: NonZeroU16,
+    /// Memory of all streams of all clients, half of it for each direction.
+    pub memory: Memory,
+}
+
+/// Memory of streams; at least [`MIN_MEMORY`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Memory(pub u64);
+
+/// The least memory of streams.
+///
+/// Source: one stream whose window has grown (`Config::max_window`,
+/// `core/proto/src/stream/receiving.rs`), in each direction.
+const MIN_MEMORY: u64 = 64 << 20;
+
+impl<'de> Deserialize<'de> for Memory {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Size(bytes) = Size::deserialize(deserializer)?;
+        if bytes < MIN_MEMORY {
+            return Err(D::Error::custom(
+                "too little for one fast stream: write \"64MiB\" or more (most_per_client = 0 is for none)",
+            ));
+        }
+        Ok(Self(bytes))
+    }
+}
+
+impl Default for StreamsConfig {
+    /// Source: `connects_per_second`: no measurement; pages open some ten connections, and a
+    /// gateway's machines open pages at once. `memory`: the first window of 512 clients, as many as
+    /// descriptors allow.
+    fn default() -> Self {
+        Self {
+            most_per_client: None,
+            connects_per_second: NonZeroU16::new(100).expect("100 is not 0"),
+            memory: Memory(1 << 30),
+        }
+    }
 }
 
 /// Streams of a client at once, unless set.
@@ -28,7 +82,22 @@ pub struct StreamsConfig {
 /// Source: `RLIMIT_NOFILE` of a service is 524,288 at most by default (systemd 256): 500 clients.
 const MAX_PER_CLIENT: u16 = 1_024;
 
+/// Connections at once after a pause, as seconds of the rate.
+///
+/// Source: no measurement; a browser that starts again opens all its pages.
+const BURST: u32 = 5;
+
 impl StreamsConfig {
+    /// Bound of the connections that a client opens.
+    #[must_use]
+    pub fn connects(&self) -> ConnectRate {
+        let per_second = u32::from(self.connects_per_second.get());
+        ConnectRate {
+            per_second,
+            burst: BURST * per_second,
+        }
+    }
+
     /// Streams of a client at once, of a hub that has addresses for its clients or not.
     #[must_use]
     pub fn max_per_client(&self, has_nat_addresses: bool) -> usize {
@@ -55,6 +124,89 @@ mod tests {
     }
 
     #[test]
+    fn rules_choose_the_form_of_connections() {
+        let config = client(
+            "tcp = \"stream\"\n\
+             [[rule]]\nport = 443\ndeadline = \"100ms\"\n\
+             [[rule]]\nto = \"203.0.113.0/24\"\nvia = \"hub\"\n\
+             [[rule]]\nport = [443, \"8000-8999\"]\nto = [\"198.51.100.0/24\", \"2001:db8::/32\"]\ntcp = \"end-to-end\"\n\
+             [[rule]]\nport = 22\ndscp = \"cs1\"\ntcp = \"stream\"\n\
+             [[rule]]\nport = 9\nvia = \"hub\"\n",
+        );
+        let forms = config.unwrap().forms();
+        assert_eq!(forms.unless_ruled, Form::Stream);
+        let found: Vec<_> = forms.rules.iter().map(|rule| (rule.ports, rule.form)).collect();
+        let whole = Some(Form::EndToEnd);
+        let expected = [
+            (None, None),
+            (Some((443, 443)), whole),
+            (Some((443, 443)), whole),
+            (Some((8000, 8999)), whole),
+            (Some((8000, 8999)), whole),
+            (Some((22, 22)), Some(Form::Stream)),
+        ];
+        assert_eq!(
+            found, expected,
+            "no deadline, and nothing after the last rule with tcp"
+        );
+        assert_eq!(forms.rules[5].dscp, Some(8));
+        assert!(
+            client("[[rule]]\nport = 443\ntcp = \"stream\"")
+                .unwrap()
+                .forms()
+                .may_split()
+        );
+        assert!(
+            !client("[[rule]]\nport = 443\nvia = \"hub\"")
+                .unwrap()
+                .forms()
+                .may_split()
+        );
+    }
+
+    #[test]
+    fn a_rule_with_tcp_refuses_what_has_no_effect_beside_it() {
+        for (beside, named) in [
+            ("network = \"eth0\"", "take network"),
+            ("via = \"direct\"", "via out"),
+            ("via = \"faster\"", "via out"),
+            ("to = \"203.0.113.0/24\"\nhub = \"b.example\"", "hub"),
+            ("domain = \"example.org\"", "domain"),
+            ("cgroup = \"user.slice\"", "cgroup"),
+            ("when = { battery = true }", "when"),
+            ("from = \"192.168.1.0/24\"", "from"),
+            ("protocol = \"udp\"", "protocol = \"tcp\""),
+        ] {
+            let error = client(&format!("[[rule]]\ntcp = \"stream\"\n{beside}")).unwrap_err();
+            assert!(
+                error.contains("tcp") && error.contains(named),
+                "{beside}: {error}"
+            );
+        }
+        for fit in ["", "via = \"hub\"", "protocol = \"tcp\"", "dscp = \"af11\""] {
+            client(&format!("[[rule]]\ntcp = \"stream\"\n{fit}")).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_hub_bounds_what_streams_take() {
+        let read = |text: &str| toml::from_str::<StreamsConfig>(text).map_err(|error| error.to_string());
+        let set = read("memory = \"256MiB\"\nconnects_per_second = 7").unwrap();
+        let rate = ConnectRate {
+            per_second: 7,
+            burst: 35,
+        };
+        assert_eq!((set.memory.0, set.connects()), (256 << 20, rate));
+        assert_eq!(read("").unwrap(), StreamsConfig::default());
+        let error = read("memory = \"1MB\"").unwrap_err();
+        assert!(
+            error.contains("64MiB") && error.contains("most_per_client"),
+            "{error}"
+        );
+        assert!(read("connects_per_second = 0").is_err());
+    }
+
+    #[test]
     fn a_hub_with_addresses_that_move_takes_no_streams_unless_it_says_so() {
         let unset = StreamsConfig::default();
         assert_eq!(
@@ -63,6 +215,7 @@ mod tests {
         );
         let set = StreamsConfig {
             most_per_client: Some(7),
+            ..StreamsConfig::default()
         };
         assert_eq!((set.max_per_client(false), set.max_per_client(true)), (7, 7));
     }

@@ -83,6 +83,7 @@ pub fn explain(snapshot: &Snapshot, wanted: &str) -> Value {
                 "why": flow.why,
                 "scheduler": flow.scheduler,
                 "tcp": flow.tcp,
+                "tcp_why": flow.tcp_why,
                 "declared_bps": flow.declared_bps,
                 "deadline_ms": flow.deadline_ms,
                 "in_time_bps": flow.in_time_bps,

@@ -135,6 +135,7 @@ fn name(command: &Command) -> &'static str {
             Change::SetPreference { .. } => "set preference",
             Change::SetLimit { .. } => "set limit",
             Change::SetClientPolicy(_) => "set client policy",
+            Change::SetForms(_) => "set forms",
             Change::SetSubnets { .. } => "set subnets",
             Change::BeginWith { .. }
             | Change::GoOnWith { .. }

@@ -114,7 +114,7 @@ impl Dispatch {
         let mut places = self.places.lock().expect("no holder panics");
         match change {
             Change::AddSocket { pair, .. } => Place::Pair(*pair),
-            Change::RemoveSocket { .. } | Change::SetClientPolicy(_) => Place::All,
+            Change::RemoveSocket { .. } | Change::SetClientPolicy(_) | Change::SetForms(_) => Place::All,
             Change::AddSession { session, inner, .. } | Change::RestoreSession { session, inner, .. } => {
                 let pair = self.pairs.of(inner);
                 places.insert(*session, pair);

@@ -373,6 +373,7 @@ impl Sender {
                 let egress = state.tunnel.egress_mut();
                 egress.set_deadlines(rules.clone(), *is_from_client);
             }),
+            Change::SetForms(forms) => self.set_forms(forms),
             Change::SetDeclared { session, flows } => self.sessions.with(*session, |state| {
                 state.tunnel.egress_mut().set_declared(flows, at);
             }),

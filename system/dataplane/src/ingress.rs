@@ -40,7 +40,7 @@ use super::{Change, ControlDatagram, Reply, SessionId, SocketId};
 mod handover;
 
 use gates::Gates;
-use streaming::Streams;
+use streaming::{Bounded, Streams};
 
 /// Buffers offered to the kernel in one call.
 const BUFFERS: usize = 16;
@@ -568,6 +568,7 @@ impl Receiving {
             | Change::SetScheduler { .. }
             | Change::SetLayerRules { .. }
             | Change::SetDeadlines { .. }
+            | Change::SetForms(_)
             | Change::SetDeclared { .. } => {}
         }
     }
@@ -582,7 +583,9 @@ impl Receiving {
     ) {
         self.remove_session(name);
         if let Some(streams) = &self.streams {
-            tunnel.ingress_mut().take_streams(streams.purpose.config());
+            tunnel
+                .ingress_mut()
+                .take_streams(streams.purpose.config(), streams.reserve.clone());
         }
         let state = Session {
             tunnel,
@@ -604,6 +607,9 @@ impl Receiving {
         };
         let ids = session.streams.close();
         if let Some(streams) = &mut self.streams {
+            if let Some(machine) = session.tunnel.ingress_mut().streams() {
+                streams.counts.bounded.add(&machine.counters());
+            }
             streams.counts.written += session.streams.bytes;
             ids.into_iter().for_each(|id| streams.sockets.remove((name, id)));
         }
@@ -657,11 +663,13 @@ impl Receiving {
         }
         let counts = self.streams.as_ref().map(|streams| &streams.counts);
         let written: u64 = self.sessions.values().map(|session| session.streams.bytes).sum();
+        let mut bounded = counts.map_or_else(Bounded::default, |counts| counts.bounded);
         let (mut streams_waiting, mut streams_refused) = (0, 0);
         for session in self.sessions.values_mut() {
             if let Some(streams) = session.tunnel.ingress_mut().streams() {
                 streams_waiting += streams.stored();
                 let refused = streams.counters();
+                bounded.add(&refused);
                 streams_refused +=
                     refused.beyond_credit + refused.too_scattered + refused.unknown + refused.contradicting;
             }
@@ -688,6 +696,9 @@ impl Receiving {
             ("streams_asked", counts.map_or(0, |counts| counts.asked)),
             ("streams_forbidden", counts.map_or(0, |counts| counts.forbidden)),
             ("streams_failed", counts.map_or(0, |counts| counts.failed)),
+            ("streams_too_many", bounded.too_many),
+            ("streams_too_fast", bounded.too_fast),
+            ("streams_no_memory", bounded.no_memory),
             (
                 "streams_written_bytes",
                 written + counts.map_or(0, |counts| counts.written),

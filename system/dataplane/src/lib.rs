@@ -49,6 +49,7 @@ use checkpoint::SessionCheckpoint;
 use hawser_proto::client_filter::Policy;
 use hawser_proto::egress::Declaration;
 use hawser_proto::resequencer;
+use hawser_proto::stream::{Forms, Reserve};
 use hawser_units::{Bytes, Duration, Net, PathId, Rate};
 use hawser_wire::airtime::Airtime;
 use hawser_wire::control::Cipher;
@@ -300,6 +301,8 @@ pub enum Change {
         /// True where this side is the client.
         is_from_client: bool,
     },
+    /// Says which connections of a client become streams from now on.
+    SetForms(Forms),
     /// Says which flows of a session have declared what they send; no others any more.
     SetDeclared {
         /// Which session.
@@ -547,6 +550,9 @@ pub struct FlowSnapshot {
     /// `stream`, or the reason for which a connection goes as packets where others are streams.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tcp: Option<&'static str>,
+    /// The reason for which a connection of a client is a stream.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tcp_why: Option<&'static str>,
     /// What it has declared to send, if it has. Units: bit/s of payload.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub declared_bps: Option<u64>,
@@ -651,7 +657,10 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
     }
     let dispatch = Dispatch::new(all.clone(), config.pairs);
     let to_send = Share::divide(sessions::CAPACITY, count).into_iter();
-    let of_streams = Share::divide(sessions::STREAM_CAPACITY, count).into_iter();
+    let (stored, reserve) = config
+        .streams
+        .map_or((0, Reserve::unbounded()), StreamUse::memory);
+    let of_streams = Share::divide(stored, count).into_iter();
     let to_send = to_send.zip(of_streams);
     let received = Share::divide(store::CAPACITY, count).into_iter();
     let mut threads = Vec::new();
@@ -684,7 +693,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
         let receiving = tun.try_clone().context("cannot share the TUN")?;
         // An odd multiple: of the pairs each has another.
         let seed = config.seed.wrapping_mul(2 * pair as u64 + 1);
-        let (sends, receives) = streams_of(config.streams, tun.name(), &ingress)?;
+        let (sends, receives) = streams_of((config.streams, &reserve), tun.name(), &ingress)?;
         let (pairs, events) = (others(), event_sender.clone());
         threads.push(spawn(&name("hawser-egress"), move || {
             let (_other, _pairs) = (StopsOther(ingress), pairs);
@@ -719,7 +728,7 @@ pub fn start(config: DataPlaneConfig) -> anyhow::Result<DataPlane> {
 
 /// Both halves of streams for a pair of threads.
 fn streams_of(
-    purpose: Option<StreamUse>,
+    (purpose, reserve): (Option<StreamUse>, &Reserve),
     interface: &str,
     ingress: &dispatch::ToIngress,
 ) -> anyhow::Result<(
@@ -730,7 +739,7 @@ fn streams_of(
         return Ok((None, None));
     };
     let sends = egress::streaming::Streams::new(purpose, interface, Box::new(ingress.clone()));
-    let receives = ingress::streaming::Streams::new(purpose);
+    let receives = ingress::streaming::Streams::new(purpose, reserve.clone());
     let both = sends.and_then(|sends| Ok((Some(sends), Some(receives?))));
     both.context("cannot make the sockets of streams")
 }

@@ -55,10 +55,6 @@ const KEPT: usize = 16_384;
 ///
 /// Source: as the TUN's (`READS`, `egress.rs`), fewer because each has a call for every stream.
 const READS_AT_ONCE: usize = 8;
-/// Memory of what was read of streams by all sessions, of all pairs of threads.
-///
-/// Source: twice what packets may take; what streams have sent stays until it is acknowledged.
-pub(super) const STREAM_CAPACITY: u64 = 2 * CAPACITY;
 /// One session's sending side.
 pub(super) struct Session {
     pub(super) tunnel: Sending<BufferId, DataKey>,

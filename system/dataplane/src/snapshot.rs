@@ -19,12 +19,12 @@ const FLOWS: usize = 32;
 /// connection tracking (`nf_conntrack_udp_timeout`), after which no answer would come back.
 const RECENT: Duration = Duration::from_secs(30);
 
-/// `whole`: the reason for which a connection is no stream.
+/// `why`: the reason for which a connection is a stream, or none.
 pub(super) fn of_session(
     name: SessionId,
     session: &mut Session,
     received: &BTreeMap<(u64, u16), (u32, u64)>,
-    whole: impl Fn(&FlowKey) -> Option<&'static str>,
+    why: impl Fn(&FlowKey) -> Option<&'static str>,
     at: Instant,
 ) -> SessionSnapshot {
     let schedulers = Class::ALL
@@ -55,8 +55,9 @@ pub(super) fn of_session(
         tcp: if flow.is_stream() {
             Some("stream")
         } else {
-            whole(&flow.key)
+            why(&flow.key)
         },
+        tcp_why: why(&flow.key).filter(|_| flow.is_stream()),
         declared_bps: session
             .tunnel
             .egress()

@@ -38,6 +38,17 @@ const COPY_MARGIN: Duration = Duration::from_millis(5);
 /// Source: RFC 9002 section 6.2.2, twice the initial round trip of 333 ms.
 const UNKNOWN_TIMEOUT: Duration = Duration::from_millis(666);
 
+/// Searches for overdue bytes in the shortest timeout of the paths.
+///
+/// Source: as for stalls (`CHECKS`, `core/proto/src/stream/sending.rs`): found a quarter late at
+/// most.
+const OVERDUE_CHECKS: u32 = 4;
+/// The largest variation of a path's round trips that overdue bytes are allowed: those of a path
+/// that falls to a fraction of its rate vary by seconds.
+///
+/// Source: the initial round trip of RFC 9002 section 6.2.2; no sweep.
+const MAX_VARIATION: Duration = Duration::from_millis(333);
+
 /// The flow whose turns a stream takes.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
@@ -57,6 +68,8 @@ pub(super) struct Streaming {
     frames: Vec<u8>,
     about: Vec<Option<StreamId>>,
     timeout: Duration,
+    /// Time of the next search for bytes that are overdue.
+    overdue_at: Instant,
 }
 
 impl<B: Copy> Egress<B> {
@@ -210,14 +223,39 @@ impl<B: Copy> Egress<B> {
         let timeouts = self.active().map(|path| path.model().timeout());
         self.streaming.timeout = timeouts.max().unwrap_or(UNKNOWN_TIMEOUT);
         self.streaming.sending.handle_timeout(self.streaming.timeout, now);
+        self.handle_overdue(now);
         self.settle_streams(now);
+    }
+
+    /// Has bytes sent again that a path delivers later than expected by what its round trips vary,
+    /// and by the time in which another path would have reported them.
+    fn handle_overdue(&mut self, now: Instant) {
+        if now < self.streaming.overdue_at {
+            return;
+        }
+        let times = |path: &Path| (path.id, path.model().timeout(), path.model().round_trip());
+        let times: Vec<_> = self.active().map(times).collect();
+        let soonest = times.iter().map(|(_, timeout, _)| *timeout).min();
+        let soonest = soonest.unwrap_or(UNKNOWN_TIMEOUT);
+        self.streaming.overdue_at = now + soonest / OVERDUE_CHECKS;
+        if times.len() < 2 {
+            return;
+        }
+        for (path, timeout, round_trip) in times {
+            let allowed = soonest + timeout.saturating_sub(round_trip).min(MAX_VARIATION);
+            self.streaming.sending.handle_overdue(path, now - allowed);
+        }
     }
 
     pub(super) fn stream_due(&self) -> Instant {
         if self.streaming.seats.is_empty() {
             return Instant::FAR_FUTURE;
         }
-        self.streaming.sending.poll_timeout(self.streaming.timeout)
+        let due = self.streaming.sending.poll_timeout(self.streaming.timeout);
+        if due == Instant::FAR_FUTURE {
+            return due;
+        }
+        due.min(self.streaming.overdue_at)
     }
 
     /// Frames that wait go by the path that delivers them first.

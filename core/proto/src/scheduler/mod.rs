@@ -20,7 +20,7 @@ mod round_robin;
 mod selective_redundant;
 mod surplus_round_robin;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod weighted_fair;
 
 use hawser_units::{Bytes, Duration, InnerBytes, Instant, PathId, PredictedRate, Rate, UdpBytes};

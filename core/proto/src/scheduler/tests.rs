@@ -3,7 +3,7 @@ use hawser_units::MeasuredRate;
 use proptest::prelude::*;
 
 /// A path that is always ready.
-pub(super) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
+pub(crate) fn open(id: u16, mbps: u64, delay_ms: u64) -> PathView {
     PathView {
         id: PathId(id),
         window: InnerBytes(u64::MAX),

@@ -173,6 +173,26 @@ impl InFlight {
         Some(record.cargo)
     }
 
+    /// Hands bytes to `lose` that a path was expected to deliver before `until` and that are
+    /// wanted: they count as lost from now on.
+    pub(super) fn lose_overdue(
+        &mut self,
+        path: PathId,
+        until: Instant,
+        wants: impl Fn(&Record) -> bool,
+        mut lose: impl FnMut(Cargo),
+    ) {
+        let Some(records) = self.path(path) else { return };
+        for record in records.iter_mut().take(MAX_SCANNED) {
+            let is_overdue = record.arrival <= until && !record.is_copied && !record.is_all_lost();
+            if is_overdue && wants(record) {
+                let others = (0..record.count.min(64)).filter(|index| record.lost & (1 << index) == 0);
+                others.for_each(|index| lose(record.part(index)));
+                record.lost = u64::MAX;
+            }
+        }
+    }
+
     /// A path is gone: nothing more is heard of what was sent on it.
     pub(super) fn forget(&mut self, path: PathId) {
         self.paths.retain(|(id, _)| *id != path);

@@ -11,6 +11,8 @@
 //! what is released and what was written on the sending side, and within the credit on the
 //! receiving side. docs/manual/streams.md describes formats and states.
 
+mod admission;
+mod form;
 mod in_flight;
 mod outgoing;
 mod ranges;
@@ -20,6 +22,8 @@ mod spread;
 #[cfg(test)]
 mod tests;
 
+pub use admission::{ConnectRate, Reserve};
+pub use form::{Form, FormRule, Forms, INTERACTIVE_PORTS, MAX_FORM_RULES, is_interactive};
 pub use receiving::{Accepted, Config, Counters, Event, Notice, Receiving};
 pub use sending::{Chunk, Sending, SendingNotice};
 pub(crate) use spread::choose;

@@ -19,6 +19,9 @@ pub(super) struct Outgoing {
     acknowledged: u64,
     /// Ranges known to have arrived beyond.
     arrived: Ranges,
+    /// Gaps in `arrived` before this offset are missing: the last acknowledgement names the ranges
+    /// between them.
+    certain: u64,
     /// Ranges to be sent, lost bytes included.
     to_send: Ranges,
     /// The end of the highest byte that was sent.
@@ -70,6 +73,7 @@ impl Outgoing {
         Self {
             acknowledged: 0,
             arrived: Ranges::default(),
+            certain: 0,
             to_send: Ranges::default(),
             highest: 0,
             written: 0,
@@ -180,6 +184,11 @@ impl Outgoing {
         self.arrived.reaches(start) < range.end && self.to_send.reaches(start) < range.end
     }
 
+    /// Returns whether bytes of a range are missing while others behind them have arrived.
+    pub(super) fn is_missing(&self, range: &Range<u64>) -> bool {
+        range.start < self.certain && self.is_outstanding(range)
+    }
+
     /// Takes in what has arrived; returns whether bytes were released.
     pub(super) fn on_ack(
         &mut self,
@@ -194,7 +203,9 @@ impl Outgoing {
             next.min(self.highest)
         };
         let is_new_end = is_complete && !self.is_end_acknowledged;
+        self.certain = next;
         for (start, end) in ranges.filter(|(_, end)| *end <= self.highest) {
+            self.certain = self.certain.max(end);
             if self.arrived.len() >= MAX_ARRIVED {
                 break;
             }

@@ -13,7 +13,9 @@
 //! ```
 //!
 //! **Credit.** A stream's credit is what was consumed of it and its window; the credit of all
-//! streams together is what was consumed of all and [`Config::capacity`]. Both only rise. A window
+//! streams together is what was consumed of all and a window that is twice the largest of a
+//! stream, up to [`Config::capacity`] and as far as the [`Reserve`] of all sessions has room. Both
+//! only rise. A window
 //! doubles when its sender says that more than half of it is in use ([`Frame::Blocked`]) while the
 //! reader keeps up, so it becomes two to four times what is on its way and out of order: rate and
 //! round trip need not be known. A reader that has stopped leaves the window as it is.
@@ -27,6 +29,7 @@ use hawser_units::{Duration, Instant};
 use hawser_wire::data::Inner;
 use hawser_wire::stream::{ACK_RANGES, Ack, Frame, Open, Position, StreamId, reason};
 
+use super::admission::{ConnectRate, Connects, Reserve, Reserved};
 use super::ranges::Ranges;
 
 /// Bounds of what is received.
@@ -34,12 +37,16 @@ use super::ranges::Ranges;
 pub struct Config {
     /// Bytes of all streams that may be on their way or stored.
     pub capacity: u64,
+    /// Bytes of all streams of a session whose first stream begins, up to `capacity`.
+    pub first_capacity: u64,
     /// Window of a new stream.
     pub window: u64,
     /// The largest window of a stream.
     pub max_window: u64,
     /// Streams at once.
     pub max_streams: usize,
+    /// Bound of what the peer opens; none unless set.
+    pub connects: Option<ConnectRate>,
 }
 
 impl Default for Config {
@@ -50,9 +57,11 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             capacity: 64 << 20,
+            first_capacity: 64 << 20,
             window: 512 << 10,
             max_window: 32 << 20,
             max_streams: 4096,
+            connects: None,
         }
     }
 }
@@ -105,6 +114,12 @@ pub struct Counters {
     pub duplicates: u64,
     /// Datagrams that contradict an announced end of their stream.
     pub contradicting: u64,
+    /// Requests beyond [`Config::max_streams`].
+    pub too_many: u64,
+    /// Requests beyond [`Config::connects`].
+    pub too_fast: u64,
+    /// Requests for which the [`Reserve`] had no room.
+    pub no_memory: u64,
 }
 
 /// Interval of acknowledgements of a stream; they release its sender's buffer, nothing waits for
@@ -193,6 +208,10 @@ pub struct Receiving {
     consumed: u64,
     /// Credit of all streams in the last announcement.
     promised: u64,
+    /// Window of all streams, and what of the reserve stands for it while there are any.
+    capacity: u64,
+    reserved: Reserved,
+    connects: Connects,
     notices: VecDeque<Notice>,
     events: VecDeque<Event>,
     /// Answers about streams that are not here, since the last batch.
@@ -201,10 +220,19 @@ pub struct Receiving {
 }
 
 impl Receiving {
-    /// A half without streams.
+    /// Makes a half without streams.
     #[must_use]
     pub fn new(config: Config) -> Self {
+        Self::with_reserve(config, Reserve::unbounded())
+    }
+
+    /// Makes a half without streams that shares the bound of `reserve` with others.
+    #[must_use]
+    pub fn with_reserve(config: Config, reserve: Reserve) -> Self {
         Self {
+            capacity: config.first_capacity.min(config.capacity),
+            reserved: Reserved::none_of(reserve),
+            connects: Connects::new(config.connects),
             config,
             streams: BTreeMap::new(),
             opened: [0, 1],
@@ -256,6 +284,7 @@ impl Receiving {
     /// Takes in a stream that this side opens.
     pub fn open(&mut self, id: StreamId, now: Instant) {
         self.note_opened(id);
+        self.reserve();
         self.insert(id, now);
     }
 
@@ -398,6 +427,7 @@ impl Receiving {
         if let Some(stream) = self.streams.remove(&id) {
             self.consumed += stream.highest - stream.consumed;
             self.announce();
+            self.release();
         }
     }
 
@@ -409,7 +439,9 @@ impl Receiving {
             Frame::Blocked { id, credit } => match self.streams.get_mut(id) {
                 Some(stream) => {
                     stream.grow(*credit, self.config.max_window);
+                    let window = stream.window;
                     self.due.note(*id, stream, now);
+                    self.grow(window);
                     self.events.push_back(Event::Send(Frame::Session(self.promised)));
                 }
                 None => self.on_unknown(*id),
@@ -421,7 +453,6 @@ impl Receiving {
     }
 
     fn on_open(&mut self, open: &Open, now: Instant) {
-        let is_full = self.streams.len() >= self.config.max_streams;
         if self.was_opened(open.id) {
             if self.streams.contains_key(&open.id) {
                 // Asked again: the sending half answers again.
@@ -431,7 +462,7 @@ impl Receiving {
             }
             return;
         }
-        if is_full {
+        if !self.admits(now) {
             let answer = Frame::Answer {
                 id: open.id,
                 outcome: hawser_wire::stream::Outcome::Exhausted,
@@ -444,6 +475,53 @@ impl Receiving {
         self.insert(open.id, now);
         self.events.push_back(Event::Heard(Frame::Open(*open)));
         self.notices.push_back(Notice::Open(*open));
+    }
+
+    /// Returns whether the bounds allow one more stream.
+    fn admits(&mut self, now: Instant) -> bool {
+        let counters = &mut self.counters;
+        let refused = if !self.connects.take(now) {
+            &mut counters.too_fast
+        } else if self.streams.len() >= self.config.max_streams {
+            &mut counters.too_many
+        } else if !self.reserve() {
+            &mut self.counters.no_memory
+        } else {
+            return true;
+        };
+        *refused += 1;
+        false
+    }
+
+    /// Takes what the peer may send of the reserve; false where it has no room.
+    fn reserve(&mut self) -> bool {
+        if !self.streams.is_empty() {
+            return true;
+        }
+        // What was granted before the last stream had ended cannot be taken back.
+        self.capacity = self.config.first_capacity.min(self.config.capacity);
+        self.reserved.set(self.capacity.max(self.outstanding()))
+    }
+
+    /// Bytes that the peer may send, and those that are stored.
+    fn outstanding(&self) -> u64 {
+        self.promised.saturating_sub(self.consumed)
+    }
+
+    /// Gives back what the reserve has lent, when no stream is left.
+    fn release(&mut self) {
+        if self.streams.is_empty() {
+            self.reserved.set(0);
+        }
+    }
+
+    /// Makes the window of all streams twice the largest of one, as far as the reserve has room.
+    fn grow(&mut self, window: u64) {
+        let larger = (window * 2).min(self.config.capacity);
+        if larger > self.capacity && self.reserved.set(larger.max(self.reserved.bytes())) {
+            self.capacity = larger;
+            self.announce();
+        }
     }
 
     fn on_reset(&mut self, id: StreamId, code: u16, sent: u64, now: Instant) {
@@ -500,10 +578,14 @@ impl Receiving {
 
     /// Raises the credit of all streams when a quarter of it was consumed.
     fn announce(&mut self) {
-        let credit = self.consumed + self.config.capacity;
-        if credit - self.promised >= self.config.capacity / 4 {
+        let credit = self.consumed + self.capacity;
+        if credit.saturating_sub(self.promised) >= self.capacity / 4 {
             self.promised = credit;
             self.events.push_back(Event::Send(Frame::Session(credit)));
+        }
+        let needed = self.capacity.max(self.outstanding());
+        if needed < self.reserved.bytes() {
+            self.reserved.set(needed);
         }
     }
 
@@ -515,6 +597,7 @@ impl Receiving {
             .is_some_and(|stream| stream.is_acked && stream.end == Some(stream.consumed));
         if is_over {
             self.streams.remove(&id);
+            self.release();
         }
     }
 

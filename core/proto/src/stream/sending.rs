@@ -602,6 +602,33 @@ impl Sending {
         });
     }
 
+    /// Sends bytes again that a path was expected to deliver before `until`, where bytes behind
+    /// them have arrived: the path has become slower, and its reports cannot say so yet. What it
+    /// delivers all the same arrives twice.
+    pub fn handle_overdue(&mut self, path: PathId, until: Instant) {
+        let Self {
+            streams, in_flight, ..
+        } = self;
+        let wants = |record: &Record| match record.cargo {
+            Cargo::Bytes { id, offset, len, .. } => streams
+                .get(&id)
+                .is_some_and(|stream| stream.out.is_missing(&(offset..offset + u64::from(len)))),
+            Cargo::Frames(_) => false,
+        };
+        let mut overdue = Vec::new();
+        in_flight.lose_overdue(path, until, wants, |cargo| overdue.push(cargo));
+        for cargo in overdue {
+            let Cargo::Bytes { id, offset, len, .. } = cargo else {
+                continue;
+            };
+            if let Some(stream) = self.streams.get_mut(&id)
+                && stream.out.on_lost(offset..offset + u64::from(len))
+            {
+                self.changed.push_back(id);
+            }
+        }
+    }
+
     /// A path is closed, after its packets were handed to [`Self::on_missing`].
     pub fn forget_path(&mut self, path: PathId) {
         self.in_flight.forget(path);

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use hawser_units::{Duration, Instant, PathId};
 use hawser_wire::data::{Inner, Kind};
-use hawser_wire::stream::{Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames, reason};
+use hawser_wire::stream::{Ack, Frame, Open, Outcome, Position, STREAM_LEN, StreamId, frames, reason};
 use proptest::prelude::*;
 
+use super::admission::{ConnectRate, Reserve};
 use super::receiving::{Config, Notice, Receiving};
 use super::sending::{Sending, SendingNotice};
 
@@ -279,6 +280,8 @@ fn exchange(seed: u64, config: Config, sizes: &[u64], loss: u64, unreported: u64
 fn small() -> Config {
     Config {
         capacity: 40_000,
+        first_capacity: 10_000,
+        connects: None,
         window: 4_000,
         max_window: 16_000,
         max_streams: 16,
@@ -398,6 +401,184 @@ fn requests_may_overtake_each_other_and_are_opened_once() {
         })
         .collect();
     assert_eq!(opened, [4, 0, 2]);
+}
+
+/// The sending half of an open stream that has written 100 packets of 100 bytes.
+fn writing() -> Sending {
+    let mut sending = Sending::default();
+    sending.open(request(0), at(0));
+    for frame in [
+        Frame::Answer {
+            id: id(0),
+            outcome: Outcome::Connected,
+            credit: 100_000,
+        },
+        Frame::Session(100_000),
+    ] {
+        sending.handle_event(super::Event::Heard(frame), at(0));
+    }
+    sending.write(id(0), 10_000);
+    sending
+}
+
+/// Sends the next 100 bytes as one packet of a path, which delivers it at `arrival`.
+fn send(sending: &mut Sending, path: u16, number: u64, arrival: u64) -> std::ops::Range<u64> {
+    let chunk = sending.next(id(0), 100).expect("there is more");
+    let times = (at(arrival), at(0));
+    sending.on_sent(&chunk, (PathId(path), number, 1), 100, times);
+    chunk.range
+}
+
+#[test]
+fn bytes_that_a_path_has_not_delivered_in_time_are_sent_again_where_others_wait_for_them() {
+    let mut sending = writing();
+    assert_eq!(send(&mut sending, 0, 0, 100), 0..100);
+    assert_eq!(send(&mut sending, 1, 0, 10), 100..200);
+    assert_eq!(send(&mut sending, 0, 1, 110), 200..300);
+    let mut ack = Ack::new(id(0), 0, 100_000, false);
+    ack.push(100, 200);
+    sending.handle_event(super::Event::Heard(Frame::Ack(ack)), at(20));
+    sending.handle_overdue(PathId(0), at(99));
+    assert_eq!(send(&mut sending, 1, 1, 130), 300..400, "nothing is overdue");
+    sending.handle_overdue(PathId(1), at(200));
+    sending.handle_overdue(PathId(0), at(200));
+    assert_eq!(
+        send(&mut sending, 1, 2, 230),
+        0..100,
+        "those that block the reader"
+    );
+    assert_eq!(send(&mut sending, 1, 3, 230), 400..500, "and no others");
+    sending.handle_overdue(PathId(0), at(300));
+    // A report that comes late repeats nothing of them.
+    sending.on_missing(PathId(0), 0..1, |_| {});
+    assert_eq!(send(&mut sending, 1, 4, 240), 500..600, "once");
+    sending.on_missing(PathId(0), 1..2, |_| {});
+    assert_eq!(send(&mut sending, 1, 5, 240), 200..300, "what is lost goes again");
+}
+
+/// Answers that a receiving half has for the peer.
+fn answers(receiving: &mut Receiving) -> Vec<(u32, Outcome)> {
+    std::iter::from_fn(|| receiving.poll_event())
+        .filter_map(|event| match event {
+            super::Event::Send(Frame::Answer { id, outcome, .. }) => Some((id.number(), outcome)),
+            super::Event::Send(_) | super::Event::Heard(_) => None,
+        })
+        .collect()
+}
+
+#[test]
+fn connections_that_come_too_fast_are_refused_until_the_bucket_fills() {
+    let mut receiving = Receiving::new(Config {
+        connects: Some(ConnectRate {
+            per_second: 2,
+            burst: 3,
+        }),
+        ..small()
+    });
+    for number in 0..5 {
+        receiving.handle_frame(&Frame::Open(request(2 * number)), at(0));
+    }
+    assert_eq!((receiving.len(), receiving.counters().too_fast), (3, 2));
+    assert_eq!(
+        answers(&mut receiving),
+        [(6, Outcome::Exhausted), (8, Outcome::Exhausted)]
+    );
+    receiving.handle_frame(&Frame::Open(request(6)), at(500));
+    receiving.handle_frame(&Frame::Open(request(8)), at(500));
+    assert_eq!((receiving.len(), receiving.counters().too_fast), (4, 3));
+}
+
+#[test]
+fn a_session_for_which_the_hub_has_no_memory_is_refused_until_another_ends() {
+    let config = small();
+    let reserve = Reserve::new(2 * config.first_capacity);
+    let mut sessions = [0; 3].map(|_| Receiving::with_reserve(config, reserve.clone()));
+    for session in &mut sessions {
+        session.handle_frame(&Frame::Open(request(0)), at(0));
+    }
+    assert_eq!(sessions.each_ref().map(Receiving::len), [1, 1, 0]);
+    assert_eq!(answers(&mut sessions[2]), [(0, Outcome::Exhausted)]);
+    assert_eq!(sessions[2].counters().no_memory, 1);
+    assert_eq!(reserve.free(), 0);
+    // Another stream of the same session shares what it has.
+    sessions[0].handle_frame(&Frame::Open(request(2)), at(1));
+    assert_eq!(sessions[0].len(), 2);
+    sessions[0].forget(id(0));
+    assert_eq!(reserve.free(), 0);
+    sessions[0].forget(id(2));
+    sessions[2].handle_frame(&Frame::Open(request(2)), at(2));
+    assert_eq!(sessions[2].len(), 1);
+    drop(sessions);
+    assert_eq!(reserve.free(), 2 * config.first_capacity);
+}
+
+/// Bytes of a stream as a datagram.
+fn datagram(stream: StreamId, offset: u64, len: usize) -> (Inner, Vec<u8>) {
+    let position = Position::new(stream, offset, false);
+    let mut head = [0; STREAM_LEN];
+    position.emit(&mut head);
+    let body = head.into_iter().chain((0..len).map(|_| 0)).collect();
+    let (flow, sequence) = position.fields();
+    let inner = Inner {
+        flow,
+        sequence,
+        ..Inner::plain(Kind::Stream)
+    };
+    (inner, body)
+}
+
+/// Bytes that a peer may send at last, whose stream always asks for more and is read at once.
+fn granted(config: Config, reserve: u64) -> u64 {
+    let mut receiving = Receiving::with_reserve(config, Reserve::new(reserve));
+    receiving.handle_frame(&Frame::Open(request(0)), at(0));
+    let (mut credit, mut of_stream, mut sent) = (0, config.window, 0);
+    for round in (10..300).step_by(10) {
+        while let Some(event) = receiving.poll_event() {
+            match event {
+                super::Event::Send(Frame::Session(granted)) => credit = granted,
+                super::Event::Send(Frame::Ack(ack)) => of_stream = ack.credit,
+                super::Event::Send(_) | super::Event::Heard(_) => {}
+            }
+        }
+        if round == 290 {
+            break;
+        }
+        while sent < credit.min(of_stream) {
+            let len = (credit.min(of_stream) - sent).min(1_000);
+            let (inner, body) = datagram(id(0), sent, len as usize);
+            let accepted = receiving.handle_bytes(&inner, &body, at(round));
+            assert!(accepted.is_some(), "within credit");
+            receiving.consume(id(0), len, at(round));
+            sent += len;
+        }
+        let blocked = Frame::Blocked {
+            id: id(0),
+            credit: of_stream,
+        };
+        receiving.handle_frame(&blocked, at(round));
+        receiving.flush(at(round));
+    }
+    credit - sent
+}
+
+#[test]
+fn the_window_of_a_session_grows_with_its_streams_while_the_reserve_has_room() {
+    let config = Config {
+        first_capacity: 10_000,
+        capacity: 80_000,
+        window: 5_000,
+        max_window: 40_000,
+        ..small()
+    };
+    let near = |found: u64, expected: u64| {
+        let least = expected / 4;
+        assert!((least..=expected).contains(&found), "{found} of {expected}");
+    };
+    // Credit is announced by quarters, and the stream has used some of it.
+    near(granted(config, 1_000_000), 80_000);
+    near(granted(config, 45_000), 40_000);
+    near(granted(config, 10_000), 10_000);
+    assert!(granted(config, 1_000_000) > granted(config, 45_000));
 }
 
 #[test]

@@ -657,7 +657,7 @@ impl Node for Tunnel {
             egress.keep_at_most(KEPT_PACKETS);
             if self.splits.is_some() {
                 let ingress = tunnel.receiving_mut().ingress_mut();
-                ingress.take_streams(stream::Config::default());
+                ingress.take_streams(stream::Config::default(), stream::Reserve::unbounded());
             }
             for index in 0..self.away[at].len() {
                 let usage = self.usages.get(index).copied().unwrap_or_default();

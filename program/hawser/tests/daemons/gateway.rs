@@ -92,6 +92,30 @@ fn answer(place: &Namespace, port: u16, word: &'static str) {
     });
 }
 
+/// Connections of a client that became streams.
+fn streams_of(world: &World) -> Option<u64> {
+    world.status("c")["counters"]["streams_connected"].as_u64()
+}
+
+#[test]
+fn connections_of_machines_behind_a_gateway_are_streams() {
+    let Some(home) = Home::new("gw-st", "forward = true\ntcp = \"stream\"\n") else {
+        return;
+    };
+    assert_eq!(
+        home.seen("203.0.113.2:7001").unwrap(),
+        "203.0.113.1",
+        "as the hub"
+    );
+    assert_eq!(home.seen("[2001:db8:50::2]:7001").unwrap(), "2001:db8:50::1");
+    assert_eq!(streams_of(&home.world), Some(2));
+    Transfer::start(&home.server, &home.behind).finish();
+    assert_eq!(streams_of(&home.world), Some(3));
+    let refused: SocketAddr = "203.0.113.2:7".parse().unwrap();
+    let refused = home.behind.run(|| TcpStream::connect_timeout(&refused, TIMEOUT));
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
 /// What is known of the way in, in the client's namespace.
 fn packets_into_the_tunnel(world: &World) -> u64 {
     let mut command = world.inside("c", "cat");

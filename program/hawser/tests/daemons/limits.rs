@@ -129,9 +129,16 @@ struct Limits {
 impl Limits {
     /// Alice, and bob beside her.
     fn new(name: &str) -> Option<Self> {
+        Self::with(name, "")
+    }
+
+    /// The same with a configuration of hers.
+    fn with(name: &str, config: &str) -> Option<Self> {
         let world = World::new(name)?;
         let server = world.add_server();
         world.init();
+        std::fs::create_dir_all(world.place("c")).unwrap();
+        std::fs::write(world.place("c").join("client.toml"), config).unwrap();
         let hub = world.start("h", &["hub", "run"]);
         world.add_client("b", 12);
         let alice = world.start("c", &["up", &world.invite(), "--foreground"]);
@@ -279,4 +286,34 @@ fn a_quota_slows_or_stops_and_is_lifted_again() {
     let [free] = rates([&down]);
     println!("{free:.2} Mbit/s when more is allowed");
     assert!(free > 20.0 * slow, "{free}");
+}
+
+#[test]
+fn streams_are_held_to_caps_and_quotas_as_packets_are() {
+    let Some(limits) = Limits::with("cap-st", "tcp = \"stream\"\n") else {
+        return;
+    };
+    let alice = limits.world.open("c");
+    let streams = || limits.world.status("c")["counters"]["streams_connected"].as_u64();
+    limits.limit(&["--cap", "8mbit"]);
+    limits.is_told("capped");
+    let down = Stream::down(&limits.server, &alice, 9_000);
+    capped(8.0, [&down]);
+    assert!(limits.world.ping_hub(), "beside it");
+    let received = down.received();
+    limits
+        .world
+        .wait("counted as packets are", |_| limits.used() >= received);
+    drop(down);
+    let up = Stream::up(&limits.server, &alice, 9_002);
+    capped(8.0, [&up]);
+    let before = limits.used();
+    limits.limit(&["--no-cap", "--quota", &format!("{before}B")]);
+    limits.is_told("slowed");
+    drop(up);
+    let down = Stream::down(&limits.server, &alice, 9_003);
+    let [slow] = rates([&down]);
+    println!("{slow:.3} Mbit/s when the quota is used up");
+    assert!(slow < 0.5, "{slow}");
+    assert_eq!(streams(), Some(3));
 }

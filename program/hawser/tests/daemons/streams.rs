@@ -162,6 +162,36 @@ fn destinations_refuse_as_they_would_without_streams() {
 }
 
 #[test]
+fn ipv6_connections_are_streams_too() {
+    let Some(split) = Split::new("st-k") else { return };
+    for (side, last) in [("h", 1), ("s", 2)] {
+        let address = format!("addr add 2001:db8:50::{last}/64 dev lan nodad");
+        split.world.ip(&split.world.namespace(side), &address);
+    }
+    let to: SocketAddr = "[2001:db8:50::2]:9000".parse().unwrap();
+    let listener = split.server.run(move || TcpListener::bind(to)).unwrap();
+    let mut near = split.connect(&to.to_string()).unwrap();
+    let (mut far, from) = listener.accept().unwrap();
+    assert_eq!(from.ip().to_string(), "2001:db8:50::1", "as the hub");
+    let sent = vec![7; 2_000_000];
+    let copy = sent.clone();
+    let answering = std::thread::spawn(move || {
+        let received = read_all(&mut far);
+        far.write_all(&received).unwrap();
+    });
+    near.write_all(&copy).unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert!(read_all(&mut near) == sent, "both directions arrive whole");
+    answering.join().unwrap();
+    assert_eq!(split.counter("c", "streams_connected"), 1);
+    drop(listener);
+    let refused = split.connect(&to.to_string()).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused, "{refused}");
+    let unreachable = split.connect("[2001:db8:50::77]:80").unwrap_err();
+    assert_eq!(unreachable.kind(), ErrorKind::HostUnreachable, "{unreachable}");
+}
+
+#[test]
 fn a_reset_passes_with_bytes_in_flight() {
     let Some(split) = Split::new("st-c") else { return };
     for (port, is_near) in [(9002, true), (9003, false)] {
@@ -245,6 +275,84 @@ fn a_firewall_before_the_listener_costs_a_second_and_no_connection() {
     let explained = good(split.world.hawser("c", &["explain", "9006"])).stdout;
     let explained = String::from_utf8(explained).unwrap();
     assert!(explained.contains("firewall"), "{explained}");
+}
+
+impl Split {
+    /// Opens a connection, sends bytes through it, and returns what `explain` says of it.
+    fn explained(&self, port: u16) -> String {
+        let (mut near, mut far) = self.pair(port);
+        near.write_all(b"hello").unwrap();
+        let mut buffer = [0; 5];
+        far.read_exact(&mut buffer).unwrap();
+        let of_port = format!("{SERVER}:{port}");
+        String::from_utf8(good(self.world.hawser("c", &["explain", &of_port])).stdout).unwrap()
+    }
+
+    fn reload(&self, client: &str) -> String {
+        std::fs::write(self.world.place("c").join("client.toml"), client).unwrap();
+        let reload = good(self.world.hawser("c", &["reload"]));
+        String::from_utf8([reload.stdout, reload.stderr].concat()).unwrap()
+    }
+}
+
+#[test]
+fn rules_and_interactive_ports_choose_the_form() {
+    let rules = "tcp = \"stream\"\n[[rule]]\nport = 9007\ntcp = \"end-to-end\"\n\
+                 [[rule]]\nport = 23\ntcp = \"stream\"\n";
+    let Some(split) = Split::with("st-i", rules, "") else {
+        return;
+    };
+    let mut streams = 0;
+    for (port, is_stream, reason) in [
+        (9008, true, "client.toml has tcp"),
+        (9007, false, "a rule has tcp = \"end-to-end\""),
+        (22, false, "interactive service"),
+        (23, true, "a rule has tcp = \"stream\""),
+    ] {
+        let explained = split.explained(port);
+        assert!(explained.contains(reason), "{port}: {explained}");
+        assert_eq!(explained.contains("a stream:"), is_stream, "{explained}");
+        streams += u64::from(is_stream);
+        assert_eq!(split.counter("c", "streams_connected"), streams, "{port}");
+    }
+    // New connections follow a changed file at once.
+    let said = split.reload("[[rule]]\nport = 22\ntcp = \"stream\"\n");
+    assert!(!said.contains("restart"), "{said}");
+    let whole = split.explained(9009);
+    assert!(whole.contains("no rule has tcp = \"stream\" for it"), "{whole}");
+    assert!(split.explained(22).contains("a stream:"));
+    assert_eq!(split.counter("c", "streams_connected"), 3);
+}
+
+#[test]
+fn connections_beyond_the_bounds_of_the_hub_go_as_packets() {
+    let bounds = "[streams]\nmost_per_client = 3\nconnects_per_second = 1\n";
+    let Some(split) = Split::with("st-j", "tcp = \"stream\"\n", bounds) else {
+        return;
+    };
+    // Three at once, and five may be asked for at once.
+    let mut open: Vec<_> = (0..5).map(|at| split.pair(9010 + at)).collect();
+    assert_eq!(split.counter("h", "streams_connected"), 3);
+    assert_eq!(split.counter("h", "streams_too_many"), 2);
+    let (mut near, mut far) = open.pop().unwrap();
+    near.write_all(b"hello").unwrap();
+    near.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(read_all(&mut far), b"hello");
+    let explained = good(split.world.hawser("c", &["explain", &format!("{SERVER}:9014")])).stdout;
+    let explained = String::from_utf8(explained).unwrap();
+    assert!(explained.contains("no room for another stream"), "{explained}");
+    // One more in each second, and these come sooner.
+    for port in 9020..9220 {
+        open.push(split.pair(port));
+        if split.counter("h", "streams_too_fast") > 0 {
+            break;
+        }
+    }
+    assert!(split.counter("h", "streams_too_fast") > 0);
+    let (mut near, mut far) = open.pop().unwrap();
+    far.write_all(b"hello").unwrap();
+    drop(far);
+    assert_eq!(read_all(&mut near), b"hello");
 }
 
 #[test]

@@ -490,7 +490,7 @@ pub(super) const KEYS: &[Key] = &[
                 let says = [Via::Direct, Via::Hub, Via::Faster]
                     .iter()
                     .any(|via| rule.is_via(*via));
-                !says && rule.hub.is_none() && rule.deadline.is_none()
+                !says && rule.hub.is_none() && rule.deadline.is_none() && rule.tcp.is_none()
             })
         },
         refused: EVERYWHERE,
@@ -513,6 +513,22 @@ pub(super) const KEYS: &[Key] = &[
         },
         refused: of_hubs(
             "a deadline is for packets in a tunnel, and direct mode has none: take it out, or leave --direct out",
+        ),
+    },
+    Key {
+        name: "[[rule]] tcp = \"stream\"",
+        example: "[[rule]]\nport = 27\ntcp = \"stream\"",
+        is_set: |config| of_rule(config, |rule| rule.tcp == Some(TcpMode::Stream)),
+        refused: of_hubs(
+            "tcp of a rule is for connections that a hub splits, and direct mode has none: take it out, or leave --direct out",
+        ),
+    },
+    Key {
+        name: "[[rule]] tcp = \"end-to-end\"",
+        example: "[[rule]]\nport = 28\ntcp = \"end-to-end\"",
+        is_set: |config| of_rule(config, |rule| rule.tcp == Some(TcpMode::EndToEnd)),
+        refused: of_hubs(
+            "tcp of a rule is for connections that a hub splits, and direct mode has none: take it out, or leave --direct out",
         ),
     },
     Key {

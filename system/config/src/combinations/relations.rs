@@ -126,6 +126,11 @@ pub(super) const NEEDS: &[Need] = &[
         reason: "machines behind this one have its own address in the tunnel, so a deadline cannot go by from: write subnets = [\"192.168.50.0/24\"] and have the hub lead it here, or go by port or dscp (a machine that marks its packets EF needs no rule)",
     },
     Need {
+        key: "[[rule]] tcp = \"end-to-end\"",
+        any_of: &["tcp = \"stream\"", "[[rule]] tcp = \"stream\""],
+        reason: "tcp = \"end-to-end\" in a rule is an exception, and all connections are end-to-end: write tcp = \"stream\" above all tables or in another rule, or take it out",
+    },
+    Need {
         key: "[[rule]] domain",
         any_of: &["dns = \"networks\""],
         reason: "a rule with a domain needs the answers of resolvers: write dns = \"networks\" above all tables, or take domain out",

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use hawser_linux::clock::now;
 use hawser_linux::stream_sockets::{Connection, Interest};
+use hawser_proto::stream::Forms;
 use hawser_units::Instant;
 use hawser_wire::inner::FlowKey;
 use hawser_wire::stream::{Open, Outcome, StreamId, reason};
@@ -133,6 +134,11 @@ impl Sender {
 
     /// Asks the hub for the connection that the packet which was read begins.
     fn ask(&mut self, key: FlowKey, dscp: u8, len: usize, at: Instant) -> Result<(), &'static str> {
+        let accepting = self
+            .streams
+            .as_mut()
+            .and_then(|streams| streams.accepting.as_mut());
+        accepting.map_or(Ok(()), |accepting| accepting.decide(&key, dscp))?;
         let session = self.sessions.of_streams()?;
         let Some(streams) = &mut self.streams else {
             return Ok(());
@@ -166,6 +172,17 @@ impl Sender {
             state.tunnel.egress_mut().open_stream(open, at);
         });
         Ok(())
+    }
+
+    /// Lets connections that begin have other forms; those that are there stay as they are.
+    pub(super) fn set_forms(&mut self, forms: &Forms) {
+        let accepting = self
+            .streams
+            .as_mut()
+            .and_then(|streams| streams.accepting.as_mut());
+        if let Some(accepting) = accepting {
+            accepting.forms = forms.clone();
+        }
     }
 
     /// Carries out what the receiving thread did.
@@ -239,7 +256,7 @@ impl Sender {
             .as_mut()
             .and_then(|streams| streams.accepting.as_mut());
         let Some(accepting) = accepting else { return };
-        match accepting.near.handle_answer(name, outcome, at) {
+        match accepting.handle_answer(name, outcome, at) {
             Answered::Back(packet) => {
                 if let Err(error) = self.tun.write(&[IoSlice::new(&packet)]) {
                     tracing::debug!(%error, "a program does not hear of its connection");

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use hawser_linux::clock::now;
 use hawser_linux::stream_sockets::{Connection, Interest};
 use hawser_proto::client_filter::Policy;
+use hawser_proto::stream::{self, Reserve};
 use hawser_units::Instant;
 use hawser_wire::stream::{Open, Outcome};
 
@@ -17,6 +18,8 @@ use crate::streams::{Sockets, StreamRelay, StreamUse, ToSending};
 pub(crate) struct Streams {
     pub(super) purpose: StreamUse,
     pub(super) sockets: Sockets,
+    /// Memory for what all sessions receive.
+    pub(super) reserve: Reserve,
     pub(super) counts: Counts,
 }
 
@@ -28,13 +31,33 @@ pub(super) struct Counts {
     pub(super) failed: u64,
     /// Bytes written to sockets, of sessions that are gone.
     pub(super) written: u64,
+    /// Requests beyond bounds, of sessions that are gone.
+    pub(super) bounded: Bounded,
+}
+
+/// Requests that a bound of the hub refused.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Bounded {
+    pub(super) too_many: u64,
+    pub(super) too_fast: u64,
+    pub(super) no_memory: u64,
+}
+
+impl Bounded {
+    /// Adds those of a session.
+    pub(super) fn add(&mut self, counters: &stream::Counters) {
+        self.too_many += counters.too_many;
+        self.too_fast += counters.too_fast;
+        self.no_memory += counters.no_memory;
+    }
 }
 
 impl Streams {
     /// Makes the poller of the receiving thread.
-    pub(crate) fn new(purpose: StreamUse) -> std::io::Result<Self> {
+    pub(crate) fn new(purpose: StreamUse, reserve: Reserve) -> std::io::Result<Self> {
         Ok(Self {
             purpose,
+            reserve,
             sockets: Sockets::new(Interest::Write)?,
             counts: Counts::default(),
         })

@@ -5,11 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use hawser_linux::stream_sockets::{Connection, Listener};
+use hawser_proto::stream::{Form, Forms};
 use hawser_units::Instant;
-use hawser_wire::inner::FlowKey;
+use hawser_wire::inner::{self, FlowKey};
+use hawser_wire::offload::VIRTIO_LEN;
+use hawser_wire::stream::Outcome;
 
 use super::StreamName;
-use super::near::Near;
+use super::near::{Answered, Near};
 
 /// Reasons that are remembered.
 ///
@@ -21,7 +24,9 @@ const MAX_REASONS: usize = 2 * hawser_proto::flow::MAX_FLOWS;
 pub(crate) struct Accepting {
     listener: Listener,
     pub(crate) near: Near,
-    /// Reasons for which connections are no streams.
+    /// Rules for the connections that become streams.
+    pub(crate) forms: Forms,
+    /// Reasons for the forms of connections.
     reasons: HashMap<FlowKey, &'static str>,
     /// Connections that were left to packets.
     pub(crate) left: u64,
@@ -35,6 +40,7 @@ impl Accepting {
         Ok(Self {
             listener,
             near,
+            forms: Forms::default(),
             reasons: HashMap::new(),
             left: 0,
         })
@@ -60,16 +66,53 @@ impl Accepting {
         }
     }
 
+    /// Decides the form of a connection that begins.
+    ///
+    /// # Errors
+    /// The connection goes as packets, for this reason.
+    pub(crate) fn decide(&mut self, key: &FlowKey, dscp: u8) -> Result<(), &'static str> {
+        match self.forms.form(key, dscp) {
+            (Form::Stream, reason) => {
+                self.note_reason(*key, reason);
+                Ok(())
+            }
+            (Form::EndToEnd, reason) => Err(reason),
+        }
+    }
+
+    /// Takes in the peer's answer to a request.
+    pub(crate) fn handle_answer(&mut self, name: StreamName, outcome: Outcome, now: Instant) -> Answered {
+        let answered = self.near.handle_answer(name, outcome, now);
+        if let Answered::Packet(packet) = &answered
+            && let Some(summary) = packet.get(VIRTIO_LEN..).and_then(inner::parse)
+        {
+            let reason = match outcome {
+                Outcome::Exhausted => "the hub had no room for another stream ([streams] of hub.toml)",
+                Outcome::Connected
+                | Outcome::Refused
+                | Outcome::Unreachable
+                | Outcome::TimedOut
+                | Outcome::Forbidden => "the hub makes no stream to this destination",
+            };
+            self.note(summary.key, reason);
+        }
+        answered
+    }
+
     /// Takes note of the reason for which a connection goes as packets.
     pub(crate) fn note(&mut self, key: FlowKey, reason: &'static str) {
         self.left += 1;
+        self.note_reason(key, reason);
+    }
+
+    fn note_reason(&mut self, key: FlowKey, reason: &'static str) {
         if self.reasons.len() >= MAX_REASONS {
             self.reasons.clear();
         }
         self.reasons.insert(key, reason);
     }
 
-    /// The reason for which a connection goes as packets.
+    /// The reason for the form of a connection.
     pub(crate) fn reason(&self, key: &FlowKey) -> Option<&'static str> {
         self.reasons.get(key).copied()
     }

@@ -28,7 +28,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use hawser_linux::stream_sockets::{Connection, Interest, Poller};
-use hawser_proto::stream;
+use hawser_proto::stream::{self, ConnectRate, Reserve};
 use hawser_wire::stream::{Open, Outcome, StreamId};
 
 use crate::SessionId;
@@ -42,6 +42,10 @@ pub enum StreamUse {
     Hub {
         /// Bound of a client's streams.
         max_per_client: usize,
+        /// Bound of the connections that a client opens in a time.
+        connects: ConnectRate,
+        /// Bound of the memory of all streams, half of it for each direction.
+        memory: u64,
     },
 }
 
@@ -51,13 +55,38 @@ impl StreamUse {
         let config = stream::Config::default();
         match self {
             Self::Client => config,
-            Self::Hub { max_per_client } => stream::Config {
+            Self::Hub {
+                max_per_client,
+                connects,
+                ..
+            } => stream::Config {
                 max_streams: max_per_client,
+                connects: Some(connects),
+                first_capacity: FIRST_CAPACITY,
                 ..config
             },
         }
     }
+
+    /// Memory of what was read of all streams, and bound of what all sessions receive.
+    pub(crate) fn memory(self) -> (u64, Reserve) {
+        match self {
+            Self::Client => (STREAM_CAPACITY, Reserve::unbounded()),
+            Self::Hub { memory, .. } => (memory / 2, Reserve::new(memory / 2)),
+        }
+    }
 }
+
+/// Window of all streams of a client whose first stream begins, on a hub.
+///
+/// Source: two windows of a stream (`Config::window`, `core/proto/src/stream/receiving.rs`); it
+/// doubles with them, so the first stream of a client never waits for it.
+const FIRST_CAPACITY: u64 = 1 << 20;
+/// Memory of what was read of streams by all sessions of a client, of all pairs of threads.
+///
+/// Source: twice what packets may take (`CAPACITY`, `system/dataplane/src/sessions.rs`); what
+/// streams have sent stays until it is acknowledged.
+const STREAM_CAPACITY: u64 = 256 << 20;
 
 /// Name of a stream in this process.
 pub(crate) type StreamName = (SessionId, StreamId);
