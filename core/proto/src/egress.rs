@@ -129,7 +129,7 @@ struct Lane {
     /// The peer has said that the network polices what it sends here.
     peer_is_policed: bool,
     /// A report that waits.
-    spared: reporting::Spared,
+    delayed: reporting::Delayed,
     /// Whose queue it is that a call waits in.
     owner: deadline::QueueOwner,
     /// State of both directions in the last change that the driver heard of.
@@ -856,7 +856,7 @@ impl<B: Copy> Egress<B> {
         self.lanes
             .iter()
             .filter(|lane| lane.is_open())
-            .map(|lane| lane.path.poll_timeout(used(lane), now).min(lane.spared.due()))
+            .map(|lane| lane.path.poll_timeout(used(lane), now).min(lane.delayed.due()))
             .min()
             .unwrap_or(Instant::FAR_FUTURE)
             .min(self.wait)

@@ -601,13 +601,13 @@ impl<B: Copy> Flows<B> {
         }
     }
 
-    /// Throws away or marks the head of a flow if it has waited too long and is not to be spared.
+    /// Throws away or marks the head of a flow if it has waited too long and is not exempt.
     /// Returns a buffer to free, if that was its last segment, and whether anything was dropped.
     pub fn police(
         &mut self,
         slot: u16,
         target: Duration,
-        is_spared: bool,
+        is_exempt: bool,
         now: Instant,
     ) -> (Option<B>, bool) {
         let Some(flow) = self.slots[usize::from(slot)].as_mut() else {
@@ -621,7 +621,7 @@ impl<B: Copy> Flows<B> {
             return (None, false);
         }
         // The last packet of a queue is never dropped: nothing behind it would tell the sender.
-        if is_spared || flow.backlog <= u64::from(run.cut.packet_len()) {
+        if is_exempt || flow.backlog <= u64::from(run.cut.packet_len()) {
             flow.codel.pardon();
             return (None, false);
         }

@@ -23,8 +23,11 @@ pub const MAX_PACKET: usize = 255;
 /// Packets of one bundle. Source: their headers are a sixth of what a bundle of two has for each.
 pub const MAX_PACKETS: usize = 8;
 
+/// Header without options, RFC 791 section 3.1. Units: bytes.
 const IPV4_LEN: usize = 20;
+/// Header, RFC 8200 section 3. Units: bytes.
 const IPV6_LEN: usize = 40;
+/// Header, RFC 768. Units: bytes.
 const UDP_LEN: usize = 8;
 
 /// The fields that all packets of a bundle share, beside addresses and ports.

@@ -238,7 +238,8 @@ impl RuleConfig {
         }
     }
 
-    /// Returns whether its flows are selected by destination, protocol or port, and by nothing else.
+    /// Returns whether its flows are selected by destination, protocol or port, and by nothing
+    /// else.
     fn is_by_destination(&self) -> bool {
         let flows = &self.flows;
         let alone = Match {

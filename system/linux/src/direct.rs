@@ -190,8 +190,8 @@ impl Protocol {
 }
 
 impl Match {
-    /// Returns whether flows of this protocol to this destination match. Compares `protocol`, `ports`
-    /// and `to` only.
+    /// Returns whether flows of this protocol to this destination match. Compares `protocol`,
+    /// `ports` and `to` only.
     #[must_use]
     pub fn is_for(&self, protocol: u8, to: SocketAddr) -> bool {
         let in_range = |(first, last): &(u16, u16)| (*first..=*last).contains(&to.port());

@@ -7,7 +7,7 @@
 //! by itself takes most of the time until the next, it waits for that even while the link is idle.
 //!
 //! ```text
-//!              the link's queue is shorter than HELD_BEHIND, one packet waits
+//!              the link's queue is shorter than MAX_LINK_QUEUE, one packet waits
 //!            +----------------------------------------------------------------> a packet
 //!   waiting -+
 //!            +----------------------------------------------------------------> a bundle
@@ -30,18 +30,18 @@ use crate::path::model::LINK_HEADERS;
 /// Links on which a packet takes less than this carry each by itself. Source: half of a call's
 /// shortest common interval, 20 ms, less the headers of two packets.
 const SLOW: Duration = Duration::from_millis(8);
-/// The queue of a link behind which a call's packets still go at once. Source: a sweep of 10 and 20
-/// ms at 28 and 40 kbit/s: the 99th percentile of the call is 224 and 316, 443 and 419 ms.
-const HELD_BEHIND: Duration = Duration::from_millis(10);
-/// A packet is held for no longer than this. Source: half of a call's budget, so that two packets
-/// meet at an interval of 60 ms.
-const HELD_FOR: Duration = Duration::from_millis(75);
-/// A packet by itself takes too much of a link when it takes more than this part of the time until
-/// the next. Source: a sweep of 0.6 and of none at 28 and 40 kbit/s: beside the call a download
-/// gets 0.2 to 7.8 and 0.0 to 4.2 kbit/s, and 0.4 % more of the call is late.
+/// Queue of a link behind which a call's packets are still sent at once. Source: a sweep of 10 and
+/// 20 ms at 28 and 40 kbit/s: the 99th percentile of the call is 224 and 316, 443 and 419 ms.
+const MAX_LINK_QUEUE: Duration = Duration::from_millis(10);
+/// Longest time for which a packet waits for another one. Source: half of a call's budget, so that
+/// two packets meet at an interval of 60 ms.
+const MAX_BUNDLE_WAIT: Duration = Duration::from_millis(75);
+/// Share of the time until the next packet above which a packet by itself takes too much of a link.
+/// Source: a sweep of 0.6 and of none at 28 and 40 kbit/s: beside the call a download gets 0.2 to
+/// 7.8 and 0.0 to 4.2 kbit/s, and 0.4 % more of the call is late.
 const LOAD: f64 = 0.6;
 
-/// Packets that go together.
+/// Packets that share a datagram.
 #[derive(Debug)]
 pub(super) struct Bundling<B> {
     /// The peer has said that it understands bundles.
@@ -87,7 +87,7 @@ impl<B: Copy> Egress<B> {
         let len = run.len_of(run.next) as u64;
         let is_alone = flow.waiting_runs().nth(1).is_none();
         let interval = (flow.rate() != Rate::ZERO).then(|| flow.rate().time_for(Bytes(len)));
-        let left = HELD_FOR.saturating_sub(now.since(run.since));
+        let left = MAX_BUNDLE_WAIT.saturating_sub(now.since(run.since));
         for (view, lane) in self.views.iter_mut().zip(&self.view_lanes) {
             let path = &self.lanes[*lane].path;
             let Some(own) = own_time(path, len).filter(|own| *own >= SLOW) else {
@@ -97,7 +97,7 @@ impl<B: Copy> Egress<B> {
             let wait = if is_alone && is_dear {
                 left
             } else {
-                left.min(path.queueing(now).saturating_sub(HELD_BEHIND))
+                left.min(path.queueing(now).saturating_sub(MAX_LINK_QUEUE))
             };
             if wait > Duration::ZERO {
                 view.window = InnerBytes(0);
@@ -107,8 +107,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Returns the packets at the head of a flow that go together on a path; `None` where its head
-    /// goes by itself.
+    /// Returns the packets at the head of a flow that share a datagram on a path; `None` where the
+    /// first one has its own.
     pub(super) fn bundle_at(&self, slot: u16, lane: usize) -> Option<Bundle> {
         let flow = self.flows.get(slot).filter(|flow| is_bundled(flow))?;
         let path = &self.lanes[lane].path;
@@ -314,7 +314,7 @@ mod tests {
             offer(&mut egress, buffer, u32::from(buffer) * 100, now);
         }
         assert_eq!(sent(&mut egress, now).len(), 1);
-        let late = now + HELD_FOR - Duration::from_millis(1);
+        let late = now + MAX_BUNDLE_WAIT - Duration::from_millis(1);
         assert!(sent(&mut egress, late).len() < 3);
         assert!(
             sent(&mut egress, late + Duration::from_millis(1)).len() > 4,

@@ -65,7 +65,7 @@ impl<B: Copy> Egress<B> {
         };
         let lane = Lane {
             peer_is_policed: false,
-            spared: super::reporting::Spared::default(),
+            delayed: super::reporting::Delayed::default(),
             owner: QueueOwner::default(),
             told_policed: false,
             air: None,

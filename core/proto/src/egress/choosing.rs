@@ -21,9 +21,9 @@ const QUEUE_MAX: u64 = 16 * 1024 * 1024;
 /// How long a packet may wait for a session's limit: one that is lowered leaves no queue of the old
 /// rate behind, in which nothing of use passes for many seconds.
 const LIMITED_WAIT: Duration = Duration::from_millis(1_500);
-/// A flow on slow links is not told to slow down for a queue of so many bytes. Reason: RFC 8289 has
-/// a packet at least, and a transfer needs four to recover from a loss without a timeout (RFC 5681
-/// section 3.2): with fewer, what was sent again was dropped again, for minutes.
+/// Queue of a flow on slow links that causes no congestion signal. Units: bytes. Source: RFC 8289
+/// has a packet at least, and a transfer needs four to recover from a loss without a timeout (RFC
+/// 5681 section 3.2): with fewer, retransmissions were dropped again, for minutes.
 const SLOW_BACKLOG: u64 = 4 * FULL_PACKET;
 /// The largest packet that comes in, to be cut.
 const LARGE: Bytes = Bytes(64 << 10);
@@ -79,7 +79,7 @@ impl<B: Copy> Egress<B> {
     /// queue is missed until all behind it has gone.
     ///
     /// Units: bytes.
-    fn spared(&self, target: Duration, now: Instant) -> u64 {
+    fn exempt(&self, target: Duration, now: Instant) -> u64 {
         let rate = |path: &Path| {
             let carries = if path.state() == State::Active {
                 path.model().rate().as_bps()
@@ -177,9 +177,9 @@ impl<B: Copy> Egress<B> {
         if self.drop_late(slot, now) {
             return Decision::Again;
         }
-        let is_spared = now.since(run.since) >= target
-            && (self.flows.backlog() <= self.spared(target, now) || self.is_short_on_slow_links(backlog));
-        let (freed, dropped) = self.flows.police(slot, target, is_spared, now);
+        let is_exempt = now.since(run.since) >= target
+            && (self.flows.backlog() <= self.exempt(target, now) || self.is_short_on_slow_links(backlog));
+        let (freed, dropped) = self.flows.police(slot, target, is_exempt, now);
         self.free(freed, now);
         if dropped {
             self.counters.policed += 1;

@@ -193,8 +193,8 @@ impl<B: Copy> Egress<B> {
         }
     }
 
-    /// Returns whether a real-time flow is active and a path is so slow that whatever else goes
-    /// there must wait for it.
+    /// Returns whether a real-time flow is active and a path is so slow that all other
+    /// traffic there must wait for it.
     pub(super) fn has_slow_call(&self, now: Instant) -> bool {
         let is_slow = |lane: &Lane| lane.path.model().link().is_some();
         self.realtime_use.budget(true, now).is_some() && self.lanes.iter().any(is_slow)

@@ -26,7 +26,7 @@ impl<B: Copy> Egress<B> {
             air: None,
             preference: Preference::default(),
             peer_is_policed: false,
-            spared: super::reporting::Spared::default(),
+            delayed: super::reporting::Delayed::default(),
             owner: QueueOwner::default(),
             told_policed: false,
         };

@@ -8,24 +8,24 @@ use super::{Body, Egress, Lane, Transmit};
 use crate::path::FULL_PACKET;
 use crate::path::model::LINK_HEADERS;
 
-/// A path that has brought nothing for so long may be about to fall silent. Units: microseconds.
+/// Time without a packet after which a path may have failed. Units: microseconds.
 const QUIET_US: u32 = 20_000;
-/// Links up to this rate carry spared reports. Source: reports of 25 packets a second, 124 bytes
-/// each, take a fifth of it.
-const SPARED_UP_TO: Rate = Rate::from_bps(120_000);
-/// Reports take one part in so many of a slow link. Source: half of what RTCP takes (RFC 3550
-/// section 6.2), twice, as there are no other messages.
-const SPARED_PART: u32 = 20;
-/// Reports are no further apart than this. Source: a sender that hears nothing for longer takes the
-/// path for suspect ([`crate::path`]). Below 80 kbit/s they take more than their part for it.
-const SPARED_FOR: Duration = Duration::from_millis(250);
+/// Rate up to which reports of a link are delayed. Source: reports of 25 packets a second, 124
+/// bytes each, take a fifth of it.
+const DELAY_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
+/// Inverse of the share of a slow link that reports take: 5 %. Source: the share of RTCP (RFC 3550
+/// section 6.2).
+const REPORT_SHARE_INVERSE: u32 = 20;
+/// Longest interval of reports. Source: a sender that receives none for longer suspects the path
+/// ([`crate::path`]). Below 80 kbit/s reports take more than their share because of it.
+const MAX_REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// More than this is reported at once. Source: half of a path's smallest window. Units: bytes.
 const AWAITED_AFTER: u64 = 2 * FULL_PACKET;
 
-/// A report that waits until its link may carry one more: a later one takes its place.
+/// Report that waits until its link may carry one more; a later report replaces it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Spared {
+pub(super) struct Delayed {
     waiting: Option<(Feedback, Option<Instant>)>,
     /// The time from which the next may go.
     free_at: Instant,
@@ -33,8 +33,8 @@ pub(super) struct Spared {
     reported: u64,
 }
 
-impl Spared {
-    /// Puts a report in the place of the one that waits; what that names as missing is kept.
+impl Delayed {
+    /// Replaces the report that waits by a newer one, with the missing packets of both.
     fn replace(&mut self, report: Feedback) {
         let mut report = report;
         if let Some((before, _)) = self.waiting {
@@ -49,7 +49,7 @@ impl Spared {
         self.waiting = Some((report, None));
     }
 
-    /// The report, once it may go.
+    /// Returns the report, once it may be sent.
     fn take(&mut self, link: Option<Rate>, now: Instant) -> Option<Feedback> {
         let (report, since) = self.waiting.as_mut()?;
         let waited = now.since(*since.get_or_insert(now));
@@ -80,13 +80,13 @@ impl Spared {
 /// The time between two reports on a link.
 fn spacing(link: Rate) -> Duration {
     let report = Feedback::default().emitted_len() + FRAMING;
-    (link.time_for(Bytes(report as u64 + LINK_HEADERS)) * SPARED_PART).min(SPARED_FOR)
+    (link.time_for(Bytes(report as u64 + LINK_HEADERS)) * REPORT_SHARE_INVERSE).min(MAX_REPORT_INTERVAL)
 }
 
-/// The rate of a lane's link, where its reports are spared.
+/// Returns the rate of a lane's link, if its reports are delayed.
 fn slow_link(lane: &Lane) -> Option<Rate> {
     let link = lane.path.model().link();
-    link.filter(|link| *link <= SPARED_UP_TO)
+    link.filter(|link| *link <= DELAY_REPORTS_UP_TO)
 }
 
 impl<B: Copy> Egress<B> {
@@ -101,7 +101,7 @@ impl<B: Copy> Egress<B> {
     pub fn send_report(&mut self, report: Feedback) {
         let report = self.with_policing(report);
         match self.lane(report.path).filter(|lane| slow_link(lane).is_some()) {
-            Some(lane) => lane.spared.replace(report),
+            Some(lane) => lane.delayed.replace(report),
             None => self.push_urgent(report.path, Body::Report(report)),
         }
         let is_quiet = report.hold_us >= QUIET_US;
@@ -119,12 +119,12 @@ impl<B: Copy> Egress<B> {
         self.push_by_another(report);
     }
 
-    /// Lets spared reports go whose time has come.
+    /// Sends delayed reports that are due.
     pub(super) fn release_reports(&mut self, now: Instant) {
         for at in 0..self.lanes.len() {
             let lane = &mut self.lanes[at];
             let link = slow_link(lane);
-            if let Some(report) = lane.spared.take(link, now) {
+            if let Some(report) = lane.delayed.take(link, now) {
                 self.push_urgent(report.path, Body::Report(report));
             }
         }
@@ -179,19 +179,19 @@ mod tests {
     #[test]
     fn reports_on_a_slow_link_are_apart_and_the_newest_names_all_that_is_missing() {
         let link = Some(Rate::from_bps(100_000));
-        let mut spared = Spared::default();
+        let mut delayed = Delayed::default();
         let mut sent = Vec::new();
         for n in 0..100_u64 {
             let now = BEGIN + Duration::from_millis(10 * n);
             let lost = [n * 10];
-            spared.replace(report(n * 10 + 5, if n % 20 == 1 { &lost } else { &[] }));
-            sent.extend(spared.take(link, now).map(|report| (now, report)));
+            delayed.replace(report(n * 10 + 5, if n % 20 == 1 { &lost } else { &[] }));
+            sent.extend(delayed.take(link, now).map(|report| (now, report)));
         }
         let end = BEGIN + Duration::from_secs(2);
-        sent.extend(spared.take(link, end).map(|report| (end, report)));
+        sent.extend(delayed.take(link, end).map(|report| (end, report)));
         let bytes = sent.len() as u64 * (42 + FRAMING as u64 + LINK_HEADERS);
         assert!(
-            bytes <= 100_000 / 8 / u64::from(SPARED_PART) + 2 * 124,
+            bytes <= 100_000 / 8 / u64::from(REPORT_SHARE_INVERSE) + 2 * 124,
             "{}",
             sent.len()
         );
@@ -206,31 +206,31 @@ mod tests {
     #[test]
     fn a_peer_that_sends_much_hears_of_it_at_once() {
         let link = Some(Rate::from_bps(28_000));
-        let mut spared = Spared::default();
+        let mut delayed = Delayed::default();
         let of = |bytes| Feedback {
             bytes,
             ..Feedback::default()
         };
         for (bytes, is_sent) in [(100, true), (1_000, false), (3_200, true), (6_000, false)] {
-            spared.replace(of(bytes));
-            assert_eq!(spared.take(link, BEGIN).is_some(), is_sent, "{bytes}");
+            delayed.replace(of(bytes));
+            assert_eq!(delayed.take(link, BEGIN).is_some(), is_sent, "{bytes}");
         }
     }
 
     #[test]
     fn a_report_that_waits_says_so_and_one_on_a_fast_link_does_not_wait() {
         let link = Some(Rate::from_bps(100_000));
-        let mut spared = Spared::default();
-        spared.replace(report(1, &[]));
-        assert!(spared.take(link, BEGIN).is_some());
-        assert_eq!(spared.due(), Instant::FAR_FUTURE);
-        spared.replace(report(2, &[]));
-        assert_eq!(spared.take(link, BEGIN), None);
-        let due = spared.due();
+        let mut delayed = Delayed::default();
+        delayed.replace(report(1, &[]));
+        assert!(delayed.take(link, BEGIN).is_some());
+        assert_eq!(delayed.due(), Instant::FAR_FUTURE);
+        delayed.replace(report(2, &[]));
+        assert_eq!(delayed.take(link, BEGIN), None);
+        let due = delayed.due();
         assert_eq!(due, BEGIN + spacing(Rate::from_bps(100_000)));
-        let report = spared.take(link, due).expect("its time has come");
+        let report = delayed.take(link, due).expect("its time has come");
         assert_eq!(u64::from(report.hold_us), due.since(BEGIN).as_micros() as u64);
-        spared.replace(report);
-        assert!(spared.take(None, due).is_some());
+        delayed.replace(report);
+        assert!(delayed.take(None, due).is_some());
     }
 }

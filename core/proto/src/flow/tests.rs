@@ -283,12 +283,12 @@ fn one_interval_above_the_target_is_allowed() {
 }
 
 #[test]
-fn a_queue_that_was_spared_is_given_an_interval_again() {
+fn a_queue_that_was_exempt_is_given_an_interval_again() {
     let mut flows = with_backlog(200);
-    let mut drops = |from: u32, to: u32, is_spared| {
+    let mut drops = |from: u32, to: u32, is_exempt| {
         let at = |step| BEGIN + TARGET + MS * step;
         (from..to)
-            .filter(|step| flows.police(0, TARGET, is_spared, at(*step)).1)
+            .filter(|step| flows.police(0, TARGET, is_exempt, at(*step)).1)
             .count()
     };
     assert!(drops(0, 500, false) > 2);

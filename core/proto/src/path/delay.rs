@@ -381,7 +381,7 @@ impl Delay {
     }
 
     /// Lets the least delay grow no older.
-    pub fn keep_least(&mut self, now: Instant) {
+    pub fn retain_min(&mut self, now: Instant) {
         self.least.keep(now);
     }
 

@@ -104,8 +104,8 @@ const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
-/// Links up to this rate may have reports that are spared. Source: as in `egress/reporting.rs`.
-const REPORTS_SPARED: Rate = Rate::from_bps(120_000);
+/// Links up to this rate may have delayed reports. Source: as in `egress/reporting.rs`.
+const DELAYED_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
 /// Reports are not expected to wait for longer. Source: 250 ms, as in `egress/reporting.rs`, and a
 /// packet in front of them.
 const LONGEST_REPORT_WAIT: Duration = Duration::from_millis(300);
@@ -716,9 +716,12 @@ impl Path {
     }
 
     /// Takes note of how long the report on the oldest packet has waited. On links that are not
-    /// slow reports are not spared, and a path that is silent is to be noticed soon.
+    /// reports are not delayed, and a path that is silent is to be noticed soon.
     fn note_wait(&mut self, now: Instant) {
-        let is_slow = self.model.link().is_some_and(|link| link <= REPORTS_SPARED);
+        let is_slow = self
+            .model
+            .link()
+            .is_some_and(|link| link <= DELAYED_REPORTS_UP_TO);
         let taken = self.oldest().map_or(Duration::ZERO, |since| now.since(since));
         let waited = taken
             .saturating_sub(self.model.round_trip())

@@ -23,9 +23,9 @@ const LEAST: Rate = Rate::from_bps(64_000);
 /// rates of scenarios count; what a modem adds is not known, and less than that.
 pub(crate) const LINK_HEADERS: u64 = 42;
 
-/// The least delay of a slow link is kept for this time; then a new one is learnt, as the route may
-/// have changed. Reason: six times as long as on other links.
-const KEEP_LEAST_FOR: Duration = Duration::from_secs(60);
+/// Lifetime of the minimum delay of a slow link; afterwards a new one is measured, as the route may
+/// have changed. Source: six times as long as on other links.
+const MIN_DELAY_LIFETIME: Duration = Duration::from_secs(60);
 
 /// What a path is filled to for the sake of its pauses: the 64 packets that access points keep for
 /// a station (mac80211 `STA_MAX_TX_BUFFER`), less the first ones that are handed over.
@@ -66,7 +66,7 @@ pub struct Model {
     policing: Policing,
     saturation: Saturation,
     /// The time since which a slow link's least delay has been kept.
-    kept_since: Option<Instant>,
+    retained_since: Option<Instant>,
     /// Packets wait for so long before the path hands them over together.
     pause: Duration,
 }
@@ -85,7 +85,7 @@ impl Model {
             cap,
             policing: Policing::default(),
             saturation: Saturation::default(),
-            kept_since: None,
+            retained_since: None,
             pause: Duration::ZERO,
         }
     }
@@ -276,8 +276,8 @@ impl Model {
         };
         if self.controller.never_meets_an_empty_queue() {
             self.times.keep_least(now);
-        } else if self.keeps_least_delay(now) {
-            self.times.keep_least_delay(now);
+        } else if self.retains_min_delay(now) {
+            self.times.retain_min_delay(now);
         }
         self.times.on_report(&sample.delay, now);
         let seen = policing::Seen {
@@ -304,16 +304,16 @@ impl Model {
     /// Returns whether the least delay is to grow no older: a call and what is sent beside it keep
     /// a slow link busy, and a queue that stands for longer than the window of the least delay
     /// would be taken for a part of it.
-    fn keeps_least_delay(&mut self, now: Instant) -> bool {
+    fn retains_min_delay(&mut self, now: Instant) -> bool {
         if self.slow_link().is_none_or(|link| link > saturation::SLOW) {
-            self.kept_since = None;
+            self.retained_since = None;
             return false;
         }
-        let kept = now.since(*self.kept_since.get_or_insert(now));
-        if kept >= KEEP_LEAST_FOR + super::delay::WINDOW * 2 {
-            self.kept_since = None;
+        let age = now.since(*self.retained_since.get_or_insert(now));
+        if age >= MIN_DELAY_LIFETIME + super::delay::WINDOW * 2 {
+            self.retained_since = None;
         }
-        kept < KEEP_LEAST_FOR
+        age < MIN_DELAY_LIFETIME
     }
 
     /// Forgets a rate that is far below what the path has carried and that nothing has sampled for

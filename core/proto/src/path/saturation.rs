@@ -25,8 +25,8 @@ const STANDS_FOR: Duration = Duration::from_millis(500);
 /// Larger packets tell the rate of a link by their size. Source: `path/own_time.rs` reckons with
 /// packets of more than this. Units: bytes of UDP payload.
 const SMALL: u32 = 256;
-/// A known rate is raised each time that so long no queue was long: a link whose rate has risen is
-/// found in a minute, and one whose rate has not shows a queue of [`LONG`].
+/// Time without a long queue after which a known rate is raised: a link whose rate has risen is
+/// found in a minute, and another one shows a queue of [`LONG`].
 const RAISED_AFTER: Duration = Duration::from_secs(10);
 /// It is raised by this factor. Source: BBR probes for more with 1.25 times the rate.
 const RAISE: f64 = 1.25;

@@ -73,14 +73,14 @@ impl Times {
 
     /// Lets the least delay grow no older: no round is without a queue at present.
     pub(super) fn keep_least(&mut self, now: Instant) {
-        self.delay.keep_least(now);
+        self.delay.retain_min(now);
         self.own_time.keep(now);
     }
 
     /// Lets the least delay grow no older, as a slow link is never idle at present. What packets
     /// take because of their size is learnt on.
-    pub(super) fn keep_least_delay(&mut self, now: Instant) {
-        self.delay.keep_least(now);
+    pub(super) fn retain_min_delay(&mut self, now: Instant) {
+        self.delay.retain_min(now);
     }
 
     /// Smoothed round trip (RFC 6298); zero when nothing is known.

@@ -11,7 +11,8 @@
 //! known there and a path leads there, for it may be able to go on from another address.
 //!
 //! Cost: nothing while there is one session, else one look-up in a table for each packet; one more,
-//! O(rules and their networks) and O([`MOST_PLACED`]), where it begins a connection or belongs to none.
+//! O(rules and their networks) and O([`MOST_PLACED`]), where it begins a connection or belongs to
+//! none.
 //! Bound: [`MOST`] connections are remembered, those that still have a place in a session's table
 //! of flows first.
 

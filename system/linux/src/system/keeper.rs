@@ -290,7 +290,7 @@ impl Shell {
 
     /// Makes an endpoint again, if it is still desired.
     fn put_endpoint(&self, endpoint: &Endpoint) -> Result<(), SystemError> {
-        // Held until the endpoint is there: nobody takes it back meanwhile.
+        // Locked until the endpoint is there, so that no other task takes it back meanwhile.
         let ledger = self.system.ledger();
         let wanted = ledger.desired.value(&Object::Endpoint(endpoint.address));
         let Some(manager) = self

@@ -129,7 +129,7 @@ impl System {
         if limits.subflows >= new {
             return Ok(());
         }
-        // A lower limit is what nobody, or another program since, has set.
+        // A lower limit is the kernel's own, or one that another program has set since.
         let entry = Entry::MultipathLimit {
             old: limits.subflows,
             new,
