@@ -670,12 +670,7 @@ const BETWEEN_LOOKUPS: Duration = Duration::from_secs(1);
 const TIMEOUT: Duration = Duration::from_millis(500);
 /// Returns the destinations of a rule's flows for status, each with protocol and ports.
 fn destinations_of(flows: &Match) -> Vec<String> {
-    let protocol = flows.protocol.map(|protocol| protocol.to_string());
-    let ports = flows.ports.iter().map(|(first, last)| match first == last {
-        true => format!("port {first}"),
-        false => format!("ports {first}-{last}"),
-    });
-    let only: Vec<_> = protocol.into_iter().chain(ports).collect();
+    let only: Vec<_> = flows.protocol_and_ports().collect();
     let only = match only.is_empty() {
         true => String::new(),
         false => format!(" ({})", only.join(", ")),

@@ -278,11 +278,7 @@ impl fmt::Display for RuleConfig {
     /// As `explain` names it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut parts = Vec::new();
-        parts.extend(self.flows.protocol.map(|protocol| protocol.to_string()));
-        parts.extend(self.flows.ports.iter().map(|(first, last)| match first == last {
-            true => format!("port {first}"),
-            false => format!("ports {first}-{last}"),
-        }));
+        parts.extend(self.flows.protocol_and_ports());
         parts.extend(self.flows.from.iter().map(|net| format!("from {net}")));
         parts.extend(self.flows.to.iter().map(|net| format!("to {net}")));
         parts.extend(self.domains.iter().map(|domain| format!("domain {domain}")));

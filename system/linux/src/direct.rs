@@ -190,6 +190,16 @@ impl Protocol {
 }
 
 impl Match {
+    /// Returns its protocol and its ports in words: `tcp`, `port 25`, `ports 60000-61000`.
+    pub fn protocol_and_ports(&self) -> impl Iterator<Item = String> {
+        let protocol = self.protocol.map(|protocol| protocol.to_string());
+        let ports = self.ports.iter().map(|(first, last)| match first == last {
+            true => format!("port {first}"),
+            false => format!("ports {first}-{last}"),
+        });
+        protocol.into_iter().chain(ports)
+    }
+
     /// Returns whether flows of this protocol to this destination match. Compares `protocol`,
     /// `ports` and `to` only.
     #[must_use]

@@ -5,14 +5,11 @@ use hawser_wire::data::{FRAMING, Feedback, MISSING_RANGES};
 
 use super::choosing::nearest;
 use super::{Body, Egress, Lane, Transmit};
-use crate::path::FULL_PACKET;
 use crate::path::model::LINK_HEADERS;
+use crate::path::{DELAYED_REPORTS_UP_TO, FULL_PACKET};
 
 /// Time without a packet after which a path may have failed. Units: microseconds.
 const QUIET_US: u32 = 20_000;
-/// Rate up to which reports of a link are delayed. Source: reports of 25 packets a second, 124
-/// bytes each, take a fifth of it.
-const DELAY_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
 /// Inverse of the share of a slow link that reports take: 5 %. Source: the share of RTCP (RFC 3550
 /// section 6.2).
 const REPORT_SHARE_INVERSE: u32 = 20;
@@ -86,7 +83,7 @@ fn spacing(link: Rate) -> Duration {
 /// Returns the rate of a lane's link, if its reports are delayed.
 fn slow_link(lane: &Lane) -> Option<Rate> {
     let link = lane.path.model().link();
-    link.filter(|link| *link <= DELAY_REPORTS_UP_TO)
+    link.filter(|link| *link <= DELAYED_REPORTS_UP_TO)
 }
 
 impl<B: Copy> Egress<B> {

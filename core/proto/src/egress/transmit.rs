@@ -100,6 +100,19 @@ pub enum Body<B> {
 }
 
 impl<B> Body<B> {
+    /// Returns how many datagrams it is sent as.
+    pub(crate) fn datagrams(&self) -> u16 {
+        match self {
+            Self::Packets { count, .. } | Self::Stream { count, .. } => *count,
+            Self::StreamFrames
+            | Self::Bundle { .. }
+            | Self::Report(_)
+            | Self::Probe(_)
+            | Self::Reply(_)
+            | Self::Parity { .. } => 1,
+        }
+    }
+
     /// The inner header of packet `step` of something handed to its path at `sent`.
     #[must_use]
     pub fn header(&self, step: u16, sent: Instant) -> Inner {

@@ -104,8 +104,9 @@ const FEW_LONE: u64 = 4 * LONE;
 /// Packets in flight that make a burst, and how long after its end it is probed.
 const BURST: u32 = 4;
 const TAIL_QUIET: Duration = Duration::from_millis(10);
-/// Links up to this rate may have delayed reports. Source: as in `egress/reporting.rs`.
-const DELAYED_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
+/// Rate up to which reports of a link are delayed (`egress/reporting.rs`). Source: reports of 25
+/// packets a second, 124 bytes each, take a fifth of it.
+pub(crate) const DELAYED_REPORTS_UP_TO: Rate = Rate::from_bps(120_000);
 /// Reports are not expected to wait for longer. Source: 250 ms, as in `egress/reporting.rs`, and a
 /// packet in front of them.
 const LONGEST_REPORT_WAIT: Duration = Duration::from_millis(300);

@@ -155,15 +155,7 @@ impl<'a, B: Copy, K> Burst<'a, B, K> {
             overhead,
             ..
         } = *self;
-        let count = match transmit.body {
-            Body::Packets { count, .. } | Body::Stream { count, .. } => count,
-            Body::StreamFrames
-            | Body::Bundle { .. }
-            | Body::Report(_)
-            | Body::Probe(_)
-            | Body::Reply(_)
-            | Body::Parity { .. } => 1,
-        };
+        let count = transmit.body.datagrams();
         (0..count).map(move |step| Datagram {
             number: transmit.packet_number + u64::from(step),
             inner: transmit.body.header(step, sent),

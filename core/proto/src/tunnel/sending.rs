@@ -199,15 +199,7 @@ impl<B: Copy, K> Sending<B, K> {
                 self.egress.add_to_bundle(buffers.packet(&run));
             }
         }
-        let datagrams = match transmit.body {
-            Body::Packets { count, .. } | Body::Stream { count, .. } => u64::from(count),
-            Body::StreamFrames
-            | Body::Bundle { .. }
-            | Body::Report(_)
-            | Body::Probe(_)
-            | Body::Reply(_)
-            | Body::Parity { .. } => 1,
-        };
+        let datagrams = u64::from(transmit.body.datagrams());
         let path = self.paths().find(|path| path.id == transmit.path);
         let mtu = path.map_or(u16::MAX, Path::outer_mtu);
         self.is_rekey_wanted |= self.keys.on_sent(datagrams, mtu);
